@@ -69,7 +69,7 @@ CUDA_SOURCES := $(filter-out kernels/cuda/absent.c,$(wildcard kernels/cuda/*.c))
 FOLDERS := config allocator kernels kernels/reference kernels/cpu scheduler server
 SOURCES := $(filter-out server/main.c,$(foreach f,$(FOLDERS),$(wildcard $(f)/*.c))) \
            $(if $(CUDA_INCLUDE),$(CUDA_SOURCES),kernels/cuda/absent.c kernels/cuda/lowering.c kernels/cuda/cubin_cache.c)
-HEADERS := $(foreach f,$(FOLDERS) library $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
+HEADERS := $(foreach f,$(FOLDERS) library $(if $(CUDA_INCLUDE),kernels/cuda kernels/cuda/device) clients clients/registered tests/unit tests/conformance tests/simulation tests/bench tests/fuzz,$(wildcard $(f)/*.h))
 UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
@@ -251,6 +251,14 @@ CONTRACT_SECONDS ?= 600
 check-contract: all
 	@bash scripts/check_contract.sh $(CONTRACT_SECONDS)
 
+# Clients with registered memory, that scripts run.
+REGISTERED_SOURCES := $(wildcard clients/registered/*.c tests/registered/*.c)
+REGISTERED := $(patsubst tests/registered/%.c,$(B)/registered/%,$(wildcard tests/registered/*.c))
+$(B)/registered/%: $(call object,tests/registered/%.c clients/registered/client.c)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
+
 BENCHES := $(patsubst tests/bench/bench_%.c,$(B)/bench/bench_%,$(wildcard tests/bench/bench_*.c))
 
 .PHONY: bench
@@ -271,7 +279,7 @@ bench-cuda: $(B)/bench/bench_cuda
 		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)")
 
 .PHONY: check
-check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) checkdeps
+check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) $(REGISTERED) checkdeps
 	@$(MAKE) -s $(CJSON_DIR)/cJSON.c || echo 'no source of cJSON: libattnd is not built, and its tests are skipped'
 	$(Q)[ ! -e $(CJSON_DIR)/cJSON.c ] || $(MAKE) $(B)/tests/library
 	@MODE=$(MODE) bash tests/run.sh
@@ -308,10 +316,10 @@ checkheaders:
 	@echo "checkheaders: $(words $(HEADERS)) headers compile alone"
 
 lint: compile_commands.json
-	@bash scripts/lint.sh $(SOURCES) $(CLIENT_SOURCES) $(wildcard library/*.c) server/main.c -- $(SCRIPTS)
+	@bash scripts/lint.sh $(SOURCES) $(CLIENT_SOURCES) $(wildcard clients/registered/*.c) $(wildcard library/*.c) server/main.c -- $(SCRIPTS)
 
 format:
-	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
+	$(Q)clang-format -i $(HEADERS) $(SOURCES) $(CLIENT_SOURCES) $(REGISTERED_SOURCES) server/main.c $(UNIT_SOURCES) $(BENCH_SOURCES) $(CONFORMANCE_SOURCES) \
 		$(SIMULATION_SOURCES) $(wildcard tests/fuzz/*.c tests/emulation/*.h tests/emulation/*.cc tests/cuda/*.c kernels/cuda/device/*)
 
 compile_commands.json: FORCE

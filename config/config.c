@@ -32,6 +32,7 @@ enum kind {
     KIND_F32,      /* float in [min, max] */
     KIND_WINDOW,   /* uint32_t[LAYERS_MAX]: a number, or a list that repeats over the layers */
     KIND_LISTEN,   /* struct config_listener[CONFIG_LISTENERS_MAX]: one, or a list */
+    KIND_LISTENER, /* struct config_listener: one, or "" */
     KIND_CONSTANTS /* kept as text; expanded by model_constants_init() once the geometry is known */
 };
 
@@ -69,6 +70,11 @@ static const struct key keys[] = {
     {"listen", KIND_LISTEN, AT(listeners), 0, 0, "\"127.0.0.1:8400\"", NULL,
      "HOST:PORT, [HOST]:PORT (port 0: any free one; without keys.file loopback only), unix:PATH or fd:N (handed over, from 3 on), or "
      "{address, anonymous: none|read|infer, proxy_protocol, mode: \"0660\", group}, or a list of these"},
+    {"transport.listen", KIND_LISTENER, AT(transport), 0, 0, "\"\"", NULL,
+     "unix:PATH, fd:N, or {address, anonymous, mode, group}, of clients with registered memory (docs/TRANSPORTS.md); empty: none"},
+    {"transport.clients", KIND_U32, AT(transport_clients), 1, 16384, "256", NULL, "of these, at a time"},
+    {"transport.spin_us", KIND_U32, AT(transport_spin_us), 0, 10000, "50", NULL,
+     "that the engine, with nothing else to do, looks for another call of theirs before it sleeps; takes a processor meanwhile"},
     {"management.listen", KIND_STRING, AT(management), 0, 0, "\"\"", NULL,
      "address or unix:PATH (mode 0600) of probes, metrics and administration, on connections of their own; empty: none"},
     {"keys.file", KIND_STRING, AT(keys_file), 0, 0, "\"\"", NULL,
@@ -367,6 +373,8 @@ static int store(struct config *c, const struct key *key, const cJSON *item, cha
         return 0;
     case KIND_LISTEN:
         return store_listeners(c, item, reason);
+    case KIND_LISTENER:
+        return store_listener(item, to, reason);
     case KIND_ENUM:
         return store_enum(key, item, to, reason);
     case KIND_U32:

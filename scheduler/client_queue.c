@@ -1380,6 +1380,19 @@ void client_queue_drop(struct client_queue *c, uint64_t id, uint64_t key)
     finish_cut(c);
 }
 
+void client_queue_drop_cancelled(struct client_queue *c)
+{
+    struct request_list old = c->queue;
+    struct request *request;
+    c->queue = (struct request_list){0};
+    while ((request = request_list_take(&old))) {
+        if (request->queued.looked != LOOKING && is_too_late(request, c->o.state->now_s))
+            finish_taking(c, request);
+        else
+            request_list_append(&c->queue, request);
+    }
+}
+
 static bool goes_before(const struct request *a, const struct request *b)
 {
     const struct policy_claim first = {.priority = a->queued.priority, .arrived_s = a->submitted_s},

@@ -27,6 +27,10 @@ void client_queue_add(struct client_queue *queue, struct request *request);
  * deleted. Those for which it does not exist stay. */
 void client_queue_drop(struct client_queue *queue, uint64_t id, uint64_t key);
 
+/* client_queue_drop_cancelled: fail the queued requests that are cancelled or past their deadline, without waiting for company. Not
+ * while a step is formed. */
+void client_queue_drop_cancelled(struct client_queue *queue);
+
 /* client_queue_bring_in: swap in those of `n` rows that are on the host, beside the step being formed: 0
  * when none is, REQUEST_WAITS, or the request has failed. */
 int client_queue_bring_in(struct client_queue *queue, struct request *request,

@@ -7,6 +7,8 @@
  *                                     workload_run.c   > step.c -> planner -> backend
  *   take   <- notify  <=== ring ===   completed when their step retires
  *
+ * Calls of clients with registered memory do not come by way of the loop: doorbell.c reads them where the clients put them.
+ *
  * A turn retires the steps that the backend has done, takes requests from the ring, at most as many as were
  * there when it began and only as long as its budget lasts (budget.h), forms a step of what clients and
  * workloads have to compute, and submits it. While steps are in flight turns follow each other, so a question
@@ -20,6 +22,7 @@
 #include "config/model_constants.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/doorbell.h"
 #include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
@@ -44,7 +47,6 @@
 #include <unistd.h>
 
 enum {
-    ARENA_KEPT = 256 << 10, /* bytes of a request's arena; when more was used, most goes back to the system */
     ARENA_PAGE = 4096,
     HOT_REQUESTS = 16,     /* free ones that are used next, whose arenas stay as they are */
     TRIMMED_REQUESTS = 32, /* at a time: half a millisecond */
@@ -68,13 +70,15 @@ struct engine {
 
     struct request_list alone; /* requests that wait until no step is in flight */
 
-    struct request *requests; /* [state.requests] */
+    struct doorbell *doorbell; /* NULL: no client has registered memory */
+    uint32_t loop_requests;    /* of state.requests; the others are the doorbell's */
+    struct request *requests;  /* [loop_requests] */
     uint8_t *arenas;
     void *staging_memory; /* limits.staging_bytes */
     struct staging *staging;
     struct request **free_requests; /* the loop's stack */
     uint32_t free_count;
-    bool *touched; /* [state.requests] more of its arena than the first page; the loop's */
+    bool *touched; /* [loop_requests] more of its arena than the first page; the loop's */
     struct ring to_engine, to_loop;
     int wake; /* eventfd: something is in to_engine */
     pthread_t thread;
@@ -105,6 +109,10 @@ static void complete(struct request *request, void *cookie)
     if (failure && kind->computes) { /* whatever else it seems to be */
         request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
+    }
+    if (request->rings) {
+        doorbell_complete(e->doorbell, request);
+        return;
     }
     bool put = ring_put(&e->to_loop, request); /* it has room for every request */
     assert(put);
@@ -319,6 +327,7 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= swap_cache_turn(e->state.swap_cache);
     watch_steps(e, worked);
     note_failure(e);
+    worked |= e->doorbell && doorbell_turn(e->doorbell);
     worked |= take_requests(e);
     worked |= run_next_alone(e);
     worked |= test_backend(e);
@@ -378,8 +387,23 @@ static void wait_for_work(struct engine *e)
     struct timespec wait = {(time_t)idle, (long)((idle - floor(idle)) * 1e9)};
     struct pollfd wake = {.fd = e->wake, .events = POLLIN};
     uint64_t woken;
-    if (ppoll(&wake, 1, idle < 0 ? NULL : &wait, NULL) > 0 && read(e->wake, &woken, sizeof woken) < 0)
+    bool wakes =
+        e->doorbell ? doorbell_await(e->doorbell, idle) : ppoll(&wake, 1, idle < 0 ? NULL : &wait, NULL) > 0;
+    if (wakes && read(e->wake, &woken, sizeof woken) < 0)
         log_line(LOG_ERROR, "the engine's wake-up failed");
+}
+
+/* Where calls of clients with registered memory follow each other, look for the next one for a while; whether there is something to do. */
+static bool spin(struct engine *e)
+{
+    if (!e->doorbell || engine_idle_s(e) == 0)
+        return false;
+    double until = doorbell_spin_until_s(e->doorbell);
+    while (e->o.clock(e->o.cookie) < until) {
+        if (doorbell_rings(e->doorbell) || ring_count(&e->to_engine) || atomic_load(&e->stop))
+            return true;
+    }
+    return false;
 }
 
 static void *engine_main(void *cookie)
@@ -394,6 +418,8 @@ static void *engine_main(void *cookie)
             continue;
         if (e->state.stopping && !client_queue_awaits_file(e->state.clients))
             return NULL;
+        if (spin(e))
+            continue;
         atomic_store(&e->busy_since_us, 0);
         wait_for_work(e);
     }
@@ -413,33 +439,20 @@ static void wake_for_file(void *cookie)
 
 /* ---- the loop's side ----------------------------------------------------------------------------- */
 
-/* Make a request an empty one with the whole of an arena. */
-static void reset(struct request *request, uint8_t *arena, size_t arena_bytes)
-{
-    void *cookie = request->cookie;
-    struct staging *staging = request->staging;
-    for (uint32_t i = 0; i < request->tensor_count; i++)
-        staging_give(staging, request->tensors[i]);
-    memset(request, 0, sizeof *request);
-    request->cookie = cookie;
-    request->staging = staging;
-    request->arena = arena;
-    request->arena_bytes = arena_bytes;
-}
-
 struct request *engine_acquire(struct engine *e)
 {
     if (e->free_count == 0)
         return NULL;
     struct request *request = e->free_requests[--e->free_count];
-    reset(request, e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES, REQUEST_ARENA_BYTES);
+    request_reset(request, e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES,
+                  REQUEST_ARENA_BYTES);
     return request;
 }
 
 void engine_reuse(struct request *request, enum request_kind kind, uint64_t id)
 {
     assert(request->tensor_count == 0); /* the arena may be one of them */
-    reset(request, request->arena, request->arena_bytes);
+    request_reset(request, request->arena, request->arena_bytes);
     request->kind = kind;
     request->id = id;
 }
@@ -465,7 +478,7 @@ void engine_trim_requests(struct engine *e)
         size_t n = (size_t)(e->free_requests[i] - e->requests);
         if (!e->touched[n])
             continue;
-        (void)madvise(e->arenas + n * REQUEST_ARENA_BYTES + ARENA_PAGE, ARENA_KEPT - ARENA_PAGE,
+        (void)madvise(e->arenas + n * REQUEST_ARENA_BYTES + ARENA_PAGE, REQUEST_ARENA_KEPT - ARENA_PAGE,
                       MADV_DONTNEED);
         e->touched[n] = false;
         trimmed++;
@@ -475,10 +488,10 @@ void engine_trim_requests(struct engine *e)
 void engine_release(struct engine *e, struct request *request)
 {
     uint8_t *arena = e->arenas + (size_t)(request - e->requests) * REQUEST_ARENA_BYTES;
-    if (request->arena == arena && request->arena_used > ARENA_KEPT)
-        (void)madvise(arena + ARENA_KEPT / 4, REQUEST_ARENA_BYTES - ARENA_KEPT / 4, MADV_DONTNEED);
+    if (request->arena == arena)
+        request_trim_arena(arena, request->arena_used);
     e->touched[request - e->requests] |= request->arena_used > ARENA_PAGE;
-    reset(request, NULL, 0);
+    request_reset(request, NULL, 0);
     e->free_requests[e->free_count++] = request;
 }
 
@@ -552,6 +565,11 @@ const char *engine_failure(const struct engine *e)
     return atomic_load(&e->failure);
 }
 
+uint64_t engine_rings_ended(const struct engine *e)
+{
+    return e->doorbell ? doorbell_ended(e->doorbell) : 0;
+}
+
 uint64_t engine_device_call(const struct engine *e)
 {
     return step_call(e->state.steps);
@@ -565,7 +583,7 @@ void engine_give_up(struct engine *e, const char *why)
 
 struct request *engine_request(const struct engine *e, uint32_t i)
 {
-    return i < e->state.requests ? &e->requests[i] : NULL;
+    return i < e->loop_requests ? &e->requests[i] : NULL;
 }
 
 double engine_stall_s(const struct engine *e)
@@ -582,10 +600,16 @@ static double real_clock(void *cookie)
     return clock_s();
 }
 
+/* Calls of clients with registered memory that are under way; 0: there are no such clients. */
+static uint32_t doorbell_requests(const struct engine *e)
+{
+    return e->o.rings ? e->o.config->limits.calls : 0;
+}
+
 static int make_staging(struct engine *e)
 {
     const struct config_limits *limits = &e->o.config->limits;
-    uint32_t blocks = limits->calls * REQUEST_TENSORS_MAX + 2 * limits->connections;
+    uint32_t blocks = (limits->calls + doorbell_requests(e)) * REQUEST_TENSORS_MAX + 2 * limits->connections;
     e->staging_memory = step_host_memory(e->state.steps, limits->staging_bytes);
     const struct staging_options options = {.memory = e->staging_memory,
                                             .bytes = limits->staging_bytes,
@@ -598,7 +622,7 @@ static int make_staging(struct engine *e)
 
 static int make_requests(struct engine *e)
 {
-    uint32_t n = e->state.requests;
+    uint32_t n = e->loop_requests;
     e->requests = calloc(n, sizeof *e->requests);
     e->free_requests = calloc(n, sizeof *e->free_requests);
     e->touched = calloc(n, sizeof *e->touched);
@@ -637,12 +661,30 @@ static int make_swap_cache(struct engine *e)
     return c->file_blocks ? swap_cache_create(&options, &e->state.swap_cache) : 0;
 }
 
+static int make_doorbell(struct engine *e)
+{
+    const struct doorbell_options options = {.state = &e->state,
+                                             .staging = e->staging,
+                                             .budget = e->o.budget,
+                                             .requests = doorbell_requests(e),
+                                             .wake = e->wake,
+                                             .complete = complete,
+                                             .notify = e->o.notify,
+                                             .clock = e->o.clock,
+                                             .cookie = e,
+                                             .clock_cookie = e->o.cookie};
+    int rc = e->o.rings ? doorbell_create(&options, &e->doorbell) : 0;
+    e->state.doorbell = e->doorbell;
+    return rc;
+}
+
 static int make_parts(struct engine *e)
 {
     const struct client_queue_options requests = {.state = &e->state, .complete = complete, .cookie = e};
     const struct workload_run_options workloads = {.state = &e->state, .complete = complete, .cookie = e};
     const struct config *c = e->o.config;
-    e->state.requests = c->limits.calls + e->o.spare_requests;
+    e->loop_requests = c->limits.calls + e->o.spare_requests;
+    e->state.requests = e->loop_requests + doorbell_requests(e);
     int rc = sequences_create(c->limits.sequences, c->node, &e->state.sequences);
     if (rc == 0)
         rc = prompts_create(c->limits.sequences, c->pool_blocks * c->geometry.block_size, &e->state.prompts);
@@ -660,7 +702,9 @@ static int make_parts(struct engine *e)
         rc = workload_run_create(&workloads, &e->state.workloads);
     if (rc == 0)
         rc = make_staging(e);
-    return rc == 0 ? make_requests(e) : rc;
+    if (rc == 0)
+        rc = make_requests(e);
+    return rc == 0 ? make_doorbell(e) : rc;
 }
 
 /* The bounds of a step, as the configuration or else the backend has them. */
@@ -739,6 +783,7 @@ void engine_destroy(struct engine *e)
         wake_engine(e);
         pthread_join(e->thread, NULL);
     }
+    doorbell_destroy(e->doorbell);
     workload_run_destroy(e->state.workloads);
     client_queue_destroy(e->state.clients);
     shares_destroy(e->state.shares);
@@ -755,7 +800,7 @@ void engine_destroy(struct engine *e)
     free(e->state.lease_of);
     free(e->free_requests);
     free(e->touched);
-    mapping_destroy(e->arenas, (size_t)e->state.requests * REQUEST_ARENA_BYTES);
+    mapping_destroy(e->arenas, (size_t)e->loop_requests * REQUEST_ARENA_BYTES);
     free(e->requests);
     ring_deinit(&e->to_engine);
     ring_deinit(&e->to_loop);

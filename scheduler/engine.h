@@ -21,6 +21,7 @@ struct engine_options {
     struct memory_budget *budget; /* what tensors of requests count for; NULL: nothing */
     uint32_t partials_max;        /* partial states of a plan; 0: as many as serve best */
     uint32_t spare_requests;      /* beside limits.calls */
+    bool rings;                   /* clients register memory (doorbell.h) */
     const struct swap_io *swap;   /* the file of pool.file_blocks; NULL: those are 0 */
     /* Called on the engine thread when there is something for engine_take(); coalesces, so drain until
      * NULL. */
@@ -108,6 +109,9 @@ uint64_t engine_constants_digest(const struct engine *engine);
 /* engine_failure: why the backend has stopped working for good, or NULL. From then on every request that
  * computes fails with ATTND_DEVICE. */
 const char *engine_failure(const struct engine *engine);
+
+/* engine_rings_ended: how many clients with registered memory the engine has ended. Any thread. */
+uint64_t engine_rings_ended(const struct engine *engine);
 
 /* engine_device_call: see attention_call(). Any thread. */
 uint64_t engine_device_call(const struct engine *engine);

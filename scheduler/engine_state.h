@@ -21,6 +21,7 @@ struct reservation;
 struct swapping;
 struct swap_cache;
 struct shares;
+struct doorbell;
 
 struct engine_state {
     const struct config *config;
@@ -34,6 +35,7 @@ struct engine_state {
     struct budget waiting;              /* and those that a step carries out: client_queue.c */
     struct client_queue *clients;
     struct workload_run *workloads;
+    struct doorbell *doorbell;        /* NULL: no client has registered memory */
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */

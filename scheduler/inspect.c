@@ -3,6 +3,7 @@
 #include "scheduler/inspect.h"
 
 #include "config/numbers.h"
+#include "scheduler/doorbell.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swap_cache.h"
 
@@ -245,6 +246,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .leased_blocks = state->leased_blocks,
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
+    stats->doorbell = doorbell_counts(state->doorbell);
     stats->own = tenants_use(sequences_tenants(state->sequences), request->key);
     sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
                     stats->states);

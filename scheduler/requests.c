@@ -9,6 +9,8 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
 
 enum { ALIGNMENT = 64 };
 
@@ -35,6 +37,26 @@ void *request_alloc(struct request *request, size_t n, size_t size)
         return NULL;
     request->arena_used = at + n * size;
     return request->arena + at;
+}
+
+void request_reset(struct request *request, uint8_t *arena, size_t arena_bytes)
+{
+    void *cookie = request->cookie;
+    struct staging *staging = request->staging;
+    for (uint32_t i = 0; i < request->tensor_count; i++)
+        staging_give(staging, request->tensors[i]);
+    memset(request, 0, sizeof *request);
+    request->cookie = cookie;
+    request->staging = staging;
+    request->arena = arena;
+    request->arena_bytes = arena_bytes;
+}
+
+void request_trim_arena(uint8_t *arena, size_t used)
+{
+    if (used > REQUEST_ARENA_KEPT)
+        (void)madvise(arena + REQUEST_ARENA_KEPT / 4, REQUEST_ARENA_BYTES - REQUEST_ARENA_KEPT / 4,
+                      MADV_DONTNEED);
 }
 
 void request_adopt_tensor(struct request *request, void *block, size_t bytes)
@@ -86,11 +108,19 @@ const char *request_wrong_element(enum dtype dtype, const void *array, size_t at
 
 bool request_elements_are_good(const struct request_elements *of, char *text, size_t text_bytes)
 {
-    size_t n = (size_t)of->layers * of->rows * of->heads * of->head_dim;
-    size_t bad = of->summed ? numeric_first_unsummable(of->dtype, of->array, n)
-                            : numeric_first_nonfinite(of->dtype, of->array, n);
+    return request_some_are_good(of, 0, (size_t)of->layers * of->rows * of->heads * of->head_dim, text,
+                                 text_bytes);
+}
+
+bool request_some_are_good(const struct request_elements *of, size_t first, size_t n, char *text,
+                           size_t text_bytes)
+{
+    const void *part = (const uint8_t *)of->array + first * dtype_bytes(of->dtype);
+    size_t bad = of->summed ? numeric_first_unsummable(of->dtype, part, n)
+                            : numeric_first_nonfinite(of->dtype, part, n);
     if (bad == n)
         return true;
+    bad += first;
     snprintf(text, text_bytes, "row %zu, head %zu, element %zu is %s",
              bad / of->head_dim / of->heads % of->rows, bad / of->head_dim % of->heads, bad % of->head_dim,
              request_wrong_element(of->dtype, of->array, bad));

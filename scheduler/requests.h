@@ -19,6 +19,7 @@
 #include "scheduler/slicing.h"
 #include "scheduler/step.h"
 #include "scheduler/swap_cache.h"
+#include "scheduler/tenant_calls.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,12 +29,14 @@
 enum {
     REQUEST_DETAIL_BYTES = 256,
     REQUEST_ARENA_BYTES = 4 << 20, /* lists of a body of up to a MiB, and of its answer */
-    REQUEST_TENSORS_MAX = 8,       /* blocks of staging memory */
-    REQUEST_PAGE_MAX = 1000,       /* sequences or blocks on a page */
-    REQUEST_IDS_MAX = 100000,      /* block ids in one answer, */
-    REQUEST_LISTED_MAX = 1000,     /* and of one sequence; the rest is had by pages of its table */
-    REQUEST_SCAN_MAX = 65536,      /* blocks looked at for one page, */
-    REQUEST_ROWS_MAX = 16384,      /* or rows of sequences */
+    REQUEST_ARENA_KEPT =
+        256 << 10,             /* of which so much stays; when more was used, most goes back to the system */
+    REQUEST_TENSORS_MAX = 8,   /* blocks of staging memory */
+    REQUEST_PAGE_MAX = 1000,   /* sequences or blocks on a page */
+    REQUEST_IDS_MAX = 100000,  /* block ids in one answer, */
+    REQUEST_LISTED_MAX = 1000, /* and of one sequence; the rest is had by pages of its table */
+    REQUEST_SCAN_MAX = 65536,  /* blocks looked at for one page, */
+    REQUEST_ROWS_MAX = 16384,  /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
     REQUEST_OPS_MAX = 4096,        /* of a batch */
@@ -90,6 +93,7 @@ enum request_change {
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
     XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
+    XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
     XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \
     XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \
@@ -110,6 +114,7 @@ enum {
 };
 
 struct engine_state;
+struct doorbell_client;
 struct request;
 
 /* A function carries out one request. Returns 0 with the answer filled in; a negative status, with
@@ -132,6 +137,21 @@ struct request_traits {
 };
 
 extern const struct request_traits request_kinds[REQUEST_KINDS];
+
+/* Who has registered memory, for the engine; of its requests, as identify() in routes.c has it. */
+struct doorbell_terms {
+    uint64_t key, owner, connection;
+    bool sees_all;
+    uint32_t weight;
+    struct tenant_quotas quotas;
+    struct tenant_calls *use; /* of the key; NULL: none is needed */
+};
+
+struct doorbell_counts {
+    uint32_t clients, regions;
+    uint64_t bytes;        /* of regions */
+    uint64_t calls, ended; /* since the start: taken; clients ended since their ring was wrong */
+};
 
 /* ---- parts of requests --------------------------------------------------------------------------- */
 
@@ -370,6 +390,7 @@ struct engine_stats {
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
     uint32_t leases, leased_blocks;
     struct tenant_use own; /* of the key that asks */
+    struct doorbell_counts doorbell;
 };
 
 struct request_stats {
@@ -420,6 +441,17 @@ struct request_workload {
 };
 
 /* ---- a request ----------------------------------------------------------------------------------- */
+
+/* What the loop has the engine do with a client that has registered memory (doorbell.h). */
+struct request_doorbell {
+    enum { DOORBELL_OPEN, DOORBELL_RENEW, DOORBELL_REGION, DOORBELL_CLOSE_REGION, DOORBELL_CLOSE } op;
+    struct doorbell_client *client;
+    struct doorbell_terms terms; /* of RENEW */
+    bool answers;                /* of CLOSE: calls that were taken are answered; else they are dropped */
+    uint32_t region;             /* of CLOSE_REGION; out, of REGION */
+    int fd;                      /* of REGION; out, of CLOSE_REGION: it is the loop's again */
+    uint64_t bytes;              /* likewise */
+};
 
 /* How far a request has come whose rows go into several steps; client_slices.c. */
 struct request_slices {
@@ -472,11 +504,12 @@ struct request {
     bool sees_all;       /* or there are no keys (0) */
     bool displaces_all;  /* the daemon's own: sequences of any priority make room */
     struct tenant_quotas quotas; /* of the key */
-    uint64_t owner;        /* whose time it takes, whoever that is; the highest bit counts for nothing */
-    uint32_t weight;       /* of the owner; 0 is 1 */
-    uint64_t connection;   /* and on which connection of its own */
-    double deadline_s;     /* after its submission; 0: none. One that still waits then fails */
-    void *cookie;          /* the loop's own; stays from one use of the request to the next */
+    uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */
+    uint32_t weight;     /* of the owner; 0 is 1 */
+    uint64_t connection; /* and on which connection of its own */
+    double deadline_s;   /* after its submission; 0: none. One that still waits then fails */
+    bool rings;          /* it came by a doorbell, and goes back there: doorbell.c */
+    void *cookie; /* the loop's own, or the doorbell's; stays from one use of the request to the next */
     atomic_bool cancelled; /* nobody waits for the answer any more: if it still waits, it fails */
 
     int status; /* out: 0, or why it failed, and in words: */
@@ -518,6 +551,7 @@ struct request {
         struct request_stats stats;         /* STATS */
         struct request_pool pool;           /* POOL */
         struct request_trim trim;           /* TRIM */
+        struct request_doorbell doorbell;   /* DOORBELL */
         struct request_workload workload;   /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
     };                                      /* DELETE needs none */
 };
@@ -549,10 +583,15 @@ static inline struct request *request_list_take(struct request_list *list)
  * it does not fit. */
 void *request_alloc(struct request *request, size_t n, size_t size);
 
+/* request_reset: give the tensors back and make it an empty request, but for its cookie, with that arena. request_trim_arena: of an
+ * arena of which so much was used, most goes back to the system. The thread that has the request. */
+void request_reset(struct request *request, uint8_t *arena, size_t arena_bytes);
+void request_trim_arena(uint8_t *arena, size_t used);
+
 /* request_tensor(request, n, size): room for n elements of a tensor in staging memory, aligned to
  * STAGING_ALIGNMENT, until the request is released; NULL when there is none now. request_adopt_tensor: a
  * block that was taken there goes back with the request. request_make_outputs: room for o and lse of what
- * the request computes; 0 or ATTND_BUSY. Loop thread. */
+ * the request computes; 0 or ATTND_BUSY. The thread that has the request. */
 void *request_tensor(struct request *request, size_t n, size_t size);
 void request_adopt_tensor(struct request *request, void *block, size_t bytes);
 MUST_USE int request_make_outputs(struct request *request, const struct geometry *g);
@@ -568,6 +607,10 @@ struct request_elements {
 /* request_elements_are_good: whether all are, as numeric_first_nonfinite() or numeric_first_unsummable() has it; else `text` says
  * which one is not. Any thread; O(elements). */
 bool request_elements_are_good(const struct request_elements *of, char *text, size_t text_bytes);
+
+/* request_some_are_good: likewise of n elements from `first` on. */
+bool request_some_are_good(const struct request_elements *of, size_t first, size_t n, char *text,
+                           size_t text_bytes);
 
 /* request_wrong_element: what is wrong with an element that these functions have found, in words. */
 const char *request_wrong_element(enum dtype dtype, const void *array, size_t at);

@@ -79,18 +79,12 @@ static bool note_key(struct http_exchange *x, struct daemon_state *daemon)
 static bool has_allowance(struct http_exchange *x)
 {
     struct api_key *key = x->key;
-    if (!key || !key->quotas.requests_per_s)
+    if (!key)
         return true;
-    double now = (double)uv_hrtime() * 1e-9, rate = key->quotas.requests_per_s;
-    key->allowance += (now - key->refilled_s) * rate;
-    key->allowance = key->allowance < rate ? key->allowance : rate;
-    key->refilled_s = now;
-    if (key->allowance < 1) {
-        access_refuse_quota(x, "requests_per_s", key->quotas.requests_per_s);
-        return false;
-    }
-    key->allowance -= 1;
-    return true;
+    if (tenant_calls_ask(&key->use, uv_hrtime()))
+        return true;
+    access_refuse_quota(x, "requests_per_s", key->quotas.requests_per_s);
+    return false;
 }
 
 int access_refuse_quota(struct http_exchange *x, const char *quota, uint64_t limit)

@@ -12,6 +12,7 @@
 
 /* What answers show beside the request's own figures. */
 struct daemon_state;
+struct registered;
 
 struct render_context {
     const struct config *config;
@@ -50,6 +51,8 @@ struct answer {
     const char *bits;              /* of K and V that come from elsewhere: how they compare */
     bool columns;                  /* of a page of blocks: arrays instead of objects */
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
+
+    struct registered *registered; /* of a client with registered memory: it is delivered there */
 
     bool forgets; /* it removes what belonged to a key */
     bool events;  /* of a stream: server-sent events, else lines */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
 #include "config/log.h"
+#include "config/registered.h"
 #include "server/access.h"
 #include "server/api.h"
 #include "config/version.h"
@@ -124,6 +125,16 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "workload_s", config->limits.workload_s);
     json_uint(w, "workload_kept_s", config->limits.workload_kept_s);
     json_close(w, '}');
+    if (config->transport.address[0]) {
+        json_open(w, "transport", '{');
+        json_string(w, "listen", config->transport.address);
+        json_uint(w, "version", REGISTERED_VERSION);
+        json_uint(w, "clients", config->transport_clients);
+        json_uint(w, "calls", REGISTERED_CALLS);
+        json_uint(w, "regions", REGISTERED_REGIONS);
+        json_uint(w, "region_bytes", config->limits.body_bytes);
+        json_close(w, '}');
+    }
     json_open(w, "kernels", '{');
     json_string(w, "attend", backend->kernel);
     json_close(w, '}');
@@ -207,6 +218,18 @@ static bool is_known(struct http_exchange *x, uint64_t epoch, uint64_t instance)
     return known;
 }
 
+/* Clients with registered memory. */
+static void write_transport(struct json_writer *w, const struct doorbell_counts *counts)
+{
+    json_open(w, "transport", '{');
+    json_uint(w, "clients", counts->clients);
+    json_uint(w, "regions", counts->regions);
+    json_uint(w, "region_bytes", counts->bytes);
+    json_uint(w, "calls", counts->calls);
+    json_uint(w, "ended", counts->ended);
+    json_close(w, '}');
+}
+
 static void render_stats(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
 {
@@ -258,6 +281,8 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     api_write_items(w, request, api_write_sequence);
     json_close(w, '}');
     json_uint(w, "leases", all ? s->leases : s->own.leases);
+    if (c->config->transport.address[0])
+        write_transport(w, &s->doorbell);
     json_close(w, '}');
     json_raw(w, "\n");
 }
@@ -357,6 +382,13 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
                  (double)t->blocks_asked);
     write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
     write_metric(w, "connections", "gauge", "Connections of clients that are open.", c->connections);
+    write_metric(w, "transport_clients", "gauge", "Clients with registered memory.", s->doorbell.clients);
+    write_metric(w, "transport_regions", "gauge", "Regions that they have registered.", s->doorbell.regions);
+    write_metric(w, "transport_region_bytes", "gauge", "Bytes of these.", (double)s->doorbell.bytes);
+    write_metric(w, "transport_calls_total", "counter", "Calls taken from their rings.",
+                 (double)s->doorbell.calls);
+    write_metric(w, "transport_clients_ended_total", "counter",
+                 "Of these clients, ended since an index of their ring was wrong.", (double)s->doorbell.ended);
     write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
     write_metric(w, "memory_bytes", "gauge", "For what clients have under way (memory.bytes).",
                  (double)c->memory_limit);
@@ -523,7 +555,9 @@ static const struct api_schema schemas[] = {
      "header_bytes:uint "
      "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
      "kv_range_tokens:uint "
-     "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} kernels:{attend:text}}"},
+     "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
+     "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint} "
+     "kernels:{attend:text}}"},
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
               "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
               "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
@@ -535,7 +569,8 @@ static const struct api_schema schemas[] = {
               "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
               "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
               "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
-              "items:[Sequence] next:uint?} leases:uint}"},
+              "items:[Sequence] next:uint?} leases:uint "
+              "transport?:{clients:uint regions:uint region_bytes:uint calls:uint ended:uint}}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint fill?:uint owner?:id?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns", "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint] fill?:[uint] "

@@ -5,13 +5,8 @@
 #include "config/log.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { BACKLOG = 511, URL_BYTES_MAX = 160 };
 
@@ -28,48 +23,6 @@ struct http_listener {
     char url[URL_BYTES_MAX];
 };
 
-/* A socket file that nobody listens on any more is in the way; one that is in use is not touched. */
-static void remove_stale_socket(const char *path)
-{
-    struct stat info;
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (stat(path, &info) != 0 || !S_ISSOCK(info.st_mode))
-        return;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return;
-    strcpy(address.sun_path, path);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
-        unlink(path);
-    close(fd);
-}
-
-/* Whether the folder of a socket is there: libuv says EACCES where it is not. */
-static bool has_folder(const char *path)
-{
-    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path)
-        return true;
-    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    return access(folder, F_OK) == 0 || errno != ENOENT;
-}
-
-/* Mode and group of a bound unix socket. */
-static int restrict_socket(const struct listen_options *o)
-{
-    const char *path = o->address.path;
-    struct group group, *found = NULL;
-    char text[4096];
-    if (o->group[0] && (getgrnam_r(o->group, &group, text, sizeof text, &found) != 0 || !found)) {
-        log_line(LOG_ERROR, "listen: there is no group %s", o->group);
-        return UV_EINVAL;
-    }
-    if (found && chown(path, (uid_t)-1, group.gr_gid) != 0)
-        return uv_translate_sys_error(errno);
-    return o->mode && chmod(path, o->mode) != 0 ? uv_translate_sys_error(errno) : 0;
-}
-
 static int bind_unix(uv_loop_t *loop, struct http_listener *l)
 {
     const char *path = l->options->address.path;
@@ -77,9 +30,9 @@ static int bind_unix(uv_loop_t *loop, struct http_listener *l)
     snprintf(l->url, sizeof l->url, "unix:%s", path);
     if (l->options->address.fd)
         return uv_pipe_open(&l->handle.pipe, l->options->address.fd);
-    remove_stale_socket(path);
-    int rc = has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
-    return rc == 0 ? restrict_socket(l->options) : rc;
+    listen_address_clear(path, SOCK_STREAM);
+    int rc = listen_address_has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
+    return rc == 0 ? uv_translate_sys_error(listen_address_restrict(l->options)) : rc;
 }
 
 static int bind_tcp(uv_loop_t *loop, struct http_listener *l)

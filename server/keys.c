@@ -124,6 +124,14 @@ static int refuse_scopes(struct reading *r, const char *name)
     return fail(r, "key \"%s\": scopes: wants some of %s", name, names);
 }
 
+/* What the engine counts against, too, is where it looks. */
+static void set_limits(struct api_key *k)
+{
+    atomic_store(&k->use.calls_max, k->quotas.calls);
+    atomic_store(&k->use.staging_max, k->quotas.staging_bytes);
+    atomic_store(&k->use.requests_per_s, k->quotas.requests_per_s);
+}
+
 static int read_quotas(struct reading *r, const char *name, const cJSON *object, struct key_quotas *q)
 {
     const struct {
@@ -210,7 +218,9 @@ static int read_key(struct reading *r, const cJSON *object)
         if (r->keys[i].id == k->id)
             return fail(r, "key \"%s\": has the digest of \"%s\"", name, r->keys[i].name);
     }
-    return read_quotas(r, name, cJSON_GetObjectItemCaseSensitive(object, "quotas"), &k->quotas);
+    int rc = read_quotas(r, name, cJSON_GetObjectItemCaseSensitive(object, "quotas"), &k->quotas);
+    set_limits(k);
+    return rc;
 }
 
 static int read_list(struct reading *r, const cJSON *tree)
@@ -269,6 +279,7 @@ static void renew(struct api_key *k, const struct api_key *from)
     k->weight = from->weight;
     k->quotas = from->quotas;
     k->gone = k->ended = false;
+    set_limits(k);
 }
 
 /* Take over what was read. False: no memory, and nothing has changed. */

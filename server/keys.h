@@ -12,6 +12,7 @@
 #define SERVER_KEYS_H
 
 #include "config/config.h"
+#include "scheduler/tenant_calls.h"
 #include "scheduler/tenants.h"
 
 #include <stdint.h>
@@ -35,9 +36,8 @@ struct api_key {
     bool gone;  /* from the file */
     bool ended; /* then: what it had under way has been told; the reader's */
 
-    uint32_t calls, streams, uploads; /* under way */
-    uint64_t staging_bytes;           /* that these hold */
-    double allowance, refilled_s;     /* requests that it may make at once, and when that was counted */
+    struct tenant_calls use;   /* calls under way, staging memory that these hold */
+    uint32_t streams, uploads; /* under way */
 };
 
 struct keys;

@@ -2,11 +2,17 @@
 /* listen_address.c - see listen_address.h. */
 #include "server/listen_address.h"
 
+#include "config/log.h"
+
 #include <arpa/inet.h>
+#include <errno.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { FIRST_FD = 3 /* sd_listen_fds(3) */ };
 
@@ -114,6 +120,49 @@ int listen_address_parse(const char *text, int fds, struct listen_address *addre
     address->is_local = is_loopback(&address->ip);
     return 0;
 }
+
+/* ---- files of unix sockets ------------------------------------------------------------------------- */
+
+void listen_address_clear(const char *path, int type)
+{
+    struct stat info;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (stat(path, &info) != 0 || !S_ISSOCK(info.st_mode))
+        return;
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return;
+    strcpy(address.sun_path, path);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED)
+        unlink(path);
+    close(fd);
+}
+
+bool listen_address_has_folder(const char *path)
+{
+    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path)
+        return true;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return access(folder, F_OK) == 0 || errno != ENOENT;
+}
+
+int listen_address_restrict(const struct listen_options *o)
+{
+    const char *path = o->address.path;
+    struct group group, *found = NULL;
+    char text[4096];
+    if (o->group[0] && (getgrnam_r(o->group, &group, text, sizeof text, &found) != 0 || !found)) {
+        log_line(LOG_ERROR, "listen: there is no group %s", o->group);
+        return EINVAL;
+    }
+    if (found && chown(path, (uid_t)-1, group.gr_gid) != 0)
+        return errno;
+    return o->mode && chmod(path, o->mode) != 0 ? errno : 0;
+}
+
+/* ---- hosts ----------------------------------------------------------------------------------------- */
 
 /* Nothing, or ":" and, perhaps, a port. */
 static bool is_port(const char *text, size_t n)

@@ -39,6 +39,13 @@ struct listen_options {
 MUST_USE int listen_address_parse(const char *text, int fds, struct listen_address *address,
                                   char reason[ADDRESS_REASON_BYTES]);
 
+/* listen_address_clear(path, type): a socket file that nobody listens on any more (sockets of that type) is removed; one that is in use
+ * is not touched. listen_address_has_folder: whether the folder of a socket is there: libuv says EACCES where it is not.
+ * listen_address_restrict: give a bound unix socket its mode and group; 0 or an errno. */
+void listen_address_clear(const char *path, int type);
+bool listen_address_has_folder(const char *path);
+MUST_USE int listen_address_restrict(const struct listen_options *options);
+
 /* listen_address_is_loopback_host: whether the value of a Host header (or the authority of an Origin)
  * of `n` bytes names this machine's loopback: localhost, 127.x.x.x or [::1], with or without a port. A
  * page in a browser that reached us by another name (DNS rebinding) is told apart by this. */

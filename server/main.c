@@ -8,6 +8,7 @@
 #include "server/http_connection.h"
 #include "server/json_arena.h"
 #include "server/keys.h"
+#include "server/registered.h"
 #include "server/routes.h"
 #include "server/service.h"
 #include "server/state.h"
@@ -64,6 +65,7 @@ struct daemon {
     uv_loop_t loop;
     uv_signal_t signals[SIGNALS];
     struct http_listener *listeners[CONFIG_LISTENERS_MAX], *management;
+    struct registered *registered;
     struct http_connections *connections, *managers;
     struct address_ranges trusted;
     struct daemon_state state;
@@ -102,6 +104,7 @@ enum {
     IDLE_TRIMS = 4,        /* and looks after which it goes back */
     BUDGET_LEAST = 64 << 20,
     MANAGERS = 32,     /* connections to the management listener */
+    RING_FILES = 4,    /* of a client with registered memory, one with another */
     OTHER_FILES = 192, /* beside connections: refusals, the loop's, a GPU's, libraries' */
     END_TIMEOUTS = 4   /* for the end: two steps in flight, one more, closing the device */
 };
@@ -250,6 +253,7 @@ static void on_drain_deadline(uv_timer_t *timer)
     struct daemon *d = timer->data;
     uint32_t cut = http_connections_cut(d->connections);
     cut += d->managers ? http_connections_cut(d->managers) : 0;
+    cut += registered_cut(d->registered);
     log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
     d->cut = cut > 0;
 }
@@ -277,6 +281,7 @@ static void finish_clients(struct daemon *d)
         http_listener_close(d->listeners[i]);
         d->listeners[i] = NULL;
     }
+    registered_drain(d->registered);
     http_connections_drain(d->connections, end_management, d);
     if (!d->deadline_s)
         return;
@@ -339,6 +344,7 @@ static void reload_keys(struct daemon *d)
         routes_end_key(&d->state, key);
         ended++;
     }
+    registered_renew(d->registered);
     log_line(LOG_INFO, "SIGHUP: %u keys; %u are no more", keys_count(d->state.keys), ended);
 }
 
@@ -423,6 +429,7 @@ static void on_completed(uv_async_t *handle)
     if (!d->state.engine) /* at the end the loop outlives it */
         return;
     routes_deliver(&d->state);
+    registered_look(d->registered);
     if (engine_failure(d->state.engine) && !d->failed) {
         d->failed = true;
         log_line(LOG_ERROR, "ending within %d s with exit code %d", FAILURE_DRAIN_S, EXIT_RUNTIME);
@@ -444,6 +451,7 @@ static void on_watch(uv_timer_t *timer)
     log_line(LOG_ERROR, "the backend has failed: %s", why);
     engine_give_up(d->engine, why);
     routes_give_up(&d->state, why);
+    registered_give_up(d->registered, why);
     on_completed(&d->completed);
 }
 
@@ -543,6 +551,7 @@ static void create_engine(void *cookie)
     const struct swap_io swap = d->swap ? swap_file_io(d->swap) : (struct swap_io){0};
     const struct engine_options options = {.config = d->state.config,
                                            .spare_requests = ROUTES_SPARE_REQUESTS,
+                                           .rings = d->state.config->transport.address[0],
                                            .swap = d->swap ? &swap : NULL,
                                            .budget = &d->state.memory,
                                            .notify = notify,
@@ -700,6 +709,7 @@ static void on_trim(uv_timer_t *timer)
     if (d->state.outlasting)
         state_ids_look(d->state.outlasting, &d->state);
     engine_trim_requests(d->engine);
+    registered_tick(d->registered);
     bool idle = staging_used(staging) == 0 && staging_is_touched(staging);
     d->idle_trims = idle ? d->idle_trims + 1 : 0;
     if (d->idle_trims < IDLE_TRIMS || d->trimming)
@@ -711,10 +721,12 @@ static void on_trim(uv_timer_t *timer)
 /* ---- clients --------------------------------------------------------------------------------------- */
 
 /* A connection is an open file: have room for all, or say that there is none. */
-static void raise_file_limit(uint32_t connections)
+static void raise_file_limit(const struct config *config)
 {
     struct rlimit limit;
-    rlim_t wanted = (rlim_t)connections + OTHER_FILES;
+    uint32_t connections = config->limits.connections;
+    rlim_t rings = config->transport.address[0] ? (rlim_t)config->transport_clients * RING_FILES : 0,
+           wanted = (rlim_t)connections + rings + OTHER_FILES;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted)
         return;
     limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
@@ -768,7 +780,7 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
 
 /* What is said about clients, listeners and keys; EXIT_CONFIGURATION when it makes no sense. */
 static enum exit_code read_access(struct daemon *d, struct listen_options *options,
-                                  struct listen_options *management)
+                                  struct listen_options *management, struct listen_options *transport)
 {
     const struct config *config = d->state.config;
     char reason[KEYS_REASON_BYTES];
@@ -786,6 +798,13 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
         if (!make_options(d, &config->listeners[i], "listen", &options[i]))
             return EXIT_CONFIGURATION;
     }
+    if (config->transport.address[0] && !make_options(d, &config->transport, "transport.listen", transport))
+        return EXIT_CONFIGURATION;
+    if (config->transport.address[0] && (!transport->address.is_unix || transport->proxy_protocol)) {
+        fprintf(stderr, "attnd: transport.listen: %s: wants unix:PATH or fd:N, without proxy_protocol\n",
+                config->transport.address);
+        return EXIT_CONFIGURATION;
+    }
     if (!config->management[0])
         return EXIT_OK;
     memcpy(manager.address, config->management, sizeof manager.address);
@@ -799,7 +818,8 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
 
 /* Take memory for connections and listen. */
 static enum exit_code open_server(struct daemon *d, const struct listen_options *options,
-                                  const struct listen_options *management)
+                                  const struct listen_options *management,
+                                  const struct listen_options *transport)
 {
     const struct config *config = d->state.config;
     const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
@@ -823,6 +843,14 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
     if (code == EXIT_OK && management->management)
         code = open_listener(d, management, config->management, "management.listen", d->managers,
                              &d->management);
+    int rc = code == EXIT_OK && config->transport.address[0]
+                 ? registered_listen(&d->state, transport, &d->registered)
+                 : 0;
+    if (rc != 0) {
+        fprintf(stderr, "attnd: cannot listen on %s: %s (set transport.listen=...)\n",
+                config->transport.address, strerror(rc));
+        code = EXIT_UNAVAILABLE;
+    }
     if (code != EXIT_OK)
         finish_clients(d); /* what has been opened */
     return code;
@@ -835,26 +863,28 @@ static void log_listeners(const struct daemon *d)
                  http_listener_url(d->listeners[i]));
     if (d->management)
         log_line(LOG_INFO, "management on %s", http_listener_url(d->management));
+    if (d->registered)
+        log_line(LOG_INFO, "registered memory on %s", d->state.config->transport.address);
     if (d->state.keys)
         log_line(LOG_INFO, "%u keys", keys_count(d->state.keys));
 }
 
 static enum exit_code serve(const struct config *config)
 {
-    struct listen_options options[CONFIG_LISTENERS_MAX], management = {0};
+    struct listen_options options[CONFIG_LISTENERS_MAX], management = {0}, transport = {0};
     struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
     d.state.loop = &d.loop;
     if (getrandom(&d.state.instance, sizeof d.state.instance, GRND_NONBLOCK) < 0)
         d.state.instance = uv_hrtime();
-    enum exit_code code = read_access(&d, options, &management);
+    enum exit_code code = read_access(&d, options, &management, &transport);
     if (code != EXIT_OK) {
         keys_destroy(d.state.keys);
         return code;
     }
     log_start();
-    raise_file_limit(config->limits.connections);
+    raise_file_limit(config);
     uv_loop_init(&d.loop);
     watch_signals(&d);
     uv_async_init(&d.loop, &d.completed, on_completed);
@@ -887,7 +917,7 @@ static enum exit_code serve(const struct config *config)
     if (code == EXIT_OK)
         code = restore(&d);
     if (code == EXIT_OK)
-        code = open_server(&d, options, &management);
+        code = open_server(&d, options, &management, &transport);
     if (code == EXIT_OK) {
         log_listeners(&d);
         watch_driver(&d);
@@ -904,6 +934,7 @@ static enum exit_code serve(const struct config *config)
     }
     if (code == EXIT_LEFT)
         code = EXIT_OK;
+    registered_destroy(d.registered);
     end_engine(&d);
     swap_file_destroy(d.swap);
     state_close(d.state.outlasting);

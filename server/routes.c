@@ -18,6 +18,7 @@
 #include "server/keys.h"
 #include "server/media_type.h"
 #include "server/openapi.h"
+#include "server/registered.h"
 #include "server/state.h"
 #include "server/tensors.h"
 #include "server/workload_parse.h"
@@ -214,9 +215,9 @@ static void uncount(struct daemon_state *daemon, struct answer *answer)
     daemon->streams -= answer->streams;
     memory_give(&daemon->memory, answer->memory);
     if (answer->key) {
-        answer->key->calls--;
+        tenant_calls_give(&answer->key->use);
         answer->key->streams -= answer->streams;
-        answer->key->staging_bytes -= answer->staging_bytes;
+        tenant_calls_give_staging(&answer->key->use, answer->staging_bytes);
     }
     *answer = (struct answer){0};
 }
@@ -232,20 +233,20 @@ static struct request *acquire_request(struct http_exchange *x, struct daemon_st
 {
     struct api_key *key = x->key;
     bool counts = !x->listener->management;
-    if (counts && key && key->quotas.calls && key->calls >= key->quotas.calls) {
+    if (key && !(counts ? tenant_calls_take(&key->use) : tenant_calls_add(&key->use))) {
         (void)access_refuse_quota(x, "calls", key->quotas.calls);
         return NULL;
     }
     bool full = counts && daemon->calls == daemon->config->limits.calls;
     struct request *request = full ? NULL : engine_acquire(daemon->engine);
     if (!request) {
+        if (key)
+            tenant_calls_give(&key->use);
         http_problem(x, ATTND_BUSY, "limits.calls are under way");
         return NULL;
     }
     *answer_of(request) = (struct answer){.x = x, .key = key, .counts = counts};
     daemon->calls += counts;
-    if (key)
-        key->calls++;
     if (take_memory(x, daemon, request))
         return request;
     release_request(daemon, request);
@@ -265,12 +266,11 @@ static bool count_staging(struct http_exchange *x, const struct config *config, 
     struct api_key *key = x->key;
     if (!key)
         return true;
-    uint64_t most = part_of_key(key->quotas.staging_bytes, config->limits.staging_bytes);
-    if (key->staging_bytes + bytes > most) {
-        (void)access_refuse_quota(x, "staging_bytes", most);
+    if (!tenant_calls_take_staging(&key->use, bytes, config->limits.staging_bytes)) {
+        (void)access_refuse_quota(x, "staging_bytes",
+                                  tenant_calls_part(&key->use, config->limits.staging_bytes));
         return false;
     }
-    key->staging_bytes += bytes;
     *counted = bytes;
     return true;
 }
@@ -281,7 +281,7 @@ static void end_body(struct http_exchange *x, struct daemon_state *daemon)
     daemon->uploads -= x->counts;
     if (x->key) {
         x->key->uploads -= x->counts;
-        x->key->staging_bytes -= x->staging_bytes;
+        tenant_calls_give_staging(&x->key->use, x->staging_bytes);
     }
     x->counts = false;
     x->staging_bytes = 0;
@@ -374,7 +374,7 @@ static bool may_submit(struct http_exchange *x, struct daemon_state *daemon, str
 {
     struct answer *answer = answer_of(request);
     if (x->key) { /* what was counted for the body is the request's now */
-        x->key->staging_bytes -= x->staging_bytes;
+        tenant_calls_give_staging(&x->key->use, x->staging_bytes);
         x->staging_bytes = 0;
     }
     if (daemon->given_up)
@@ -792,6 +792,10 @@ void routes_deliver(struct daemon_state *daemon)
         struct answer *answer = answer_of(request);
         if (request == daemon->asked) {
             daemon->asked = NULL;
+            continue;
+        }
+        if (answer->registered) {
+            registered_deliver(answer->registered, request);
             continue;
         }
         if (!answer->x) {

@@ -43,7 +43,8 @@
     XX(ledger)                                                                                               \
     XX(shares)                                                                                               \
     XX(snapshot)                                                                                             \
-    XX(staging)
+    XX(staging)                                                                                              \
+    XX(doorbell)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

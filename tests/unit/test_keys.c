@@ -71,10 +71,10 @@ START_TEST(reading_again_keeps_and_ends)
     ck_assert_int_eq(keys_load(path, &keys, reason), 0);
     struct api_key *a = keys_find(keys, "abc", 3), *b = keys_find(keys, "", 0);
     uint64_t id = a->id;
-    a->calls = 7;
+    a->use.calls = 7;
     write_file("{\"keys\": [" KEY("renamed", ABC, "\"read\"]") "]}", 0600);
     ck_assert_int_eq(keys_reload(keys, reason), 0);
-    ck_assert(keys_find(keys, "abc", 3) == a && a->id == id && a->calls == 7 && a->scopes == SCOPE_READ);
+    ck_assert(keys_find(keys, "abc", 3) == a && a->id == id && a->use.calls == 7 && a->scopes == SCOPE_READ);
     ck_assert_str_eq(a->name, "renamed");
     ck_assert(b->gone && !a->gone && keys_find(keys, "", 0) == NULL && keys_count(keys) == 1);
     write_file("{\"keys\": [", 0600);
