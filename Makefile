@@ -20,7 +20,7 @@
 #   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
-#   bench-clients  what a layer takes through libattnd with tensors on a GPU
+#   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes through libattnd on a GPU
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
 #   compile_commands.json install uninstall dist clean
 #
@@ -252,7 +252,7 @@ check-contract: all
 	@bash scripts/check_contract.sh $(CONTRACT_SECONDS)
 
 # Clients with registered memory, that scripts run.
-REGISTERED_SOURCES := $(wildcard clients/registered/*.c tests/registered/*.c)
+REGISTERED_SOURCES := $(wildcard clients/registered/*.c tests/registered/*.c) clients/bench/bench_registered.c
 REGISTERED := $(patsubst tests/registered/%.c,$(B)/registered/%,$(wildcard tests/registered/*.c))
 $(B)/registered/%: $(call object,tests/registered/%.c clients/registered/client.c)
 	$(say) LD $@
@@ -352,10 +352,15 @@ wheel: $(B)/lib/$(LIBRARY_FILE)
 check-python: $(B)/lib/$(LIBRARY_FILE)
 	@ATTND=$(CURDIR)/$(B)/attnd bash tests/integration/47-python.sh
 
-# What a layer costs its clients; needs a GPU.
+# What a call costs clients with registered memory beyond its step, on the CPU; and a layer those of libattnd, on a GPU.
 .PHONY: bench-clients
-bench-clients: $(B)/bench/bench_library
-	$(Q)$<
+bench-clients: $(B)/attnd $(B)/bench/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
+	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_registered.sh
+	$(Q)$(if $(CUDA_INCLUDE),$(B)/bench/bench_library,echo 'skip bench_library: no CUDA headers')
+$(B)/bench/bench_registered: $(call object,clients/bench/bench_registered.c clients/registered/client.c)
+	$(say) LD $@
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^
 $(B)/bench/bench_library: clients/bench/bench_library.c library/attnd.h $(B)/lib/libattnd.a
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)

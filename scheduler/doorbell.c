@@ -8,7 +8,7 @@
  * one becomes hot when it rings. So a turn costs nothing for those that sleep, however many are registered.
  *
  * A client's calls are copied one after the other and so keep their order; a large one has the next ones wait in the ring. Clients take
- * turns, a call or a piece each. A client has at most as many calls under way as others could still take, so there is always one left for another.
+ * turns, a call or a piece each. A client with calls that were left in its ring stays hot. A client has at most as many calls under way as others could still take, so there is always one left for another.
  *
  *   I1  a slot of the ring is in use from the call until the client has read its completion: calls_tail - done_head <= REGISTERED_CALLS,
  *       so there is always room for a completion; a client that says otherwise ends
@@ -84,6 +84,7 @@ struct doorbell {
     uint8_t *arenas;
     struct doorbell_call *free_calls;
     uint32_t free_count;
+    bool released; /* a request is free since rings were last read */
     struct doorbell_call *writing, **writing_end;
     struct doorbell_client **hot; /* [hot_room] */
     uint32_t hot_count, hot_room;
@@ -158,16 +159,19 @@ static bool take_bells(struct doorbell *d, int timeout_ms, bool *wakes)
     return any;
 }
 
-static bool has_rung(const struct doorbell_client *client)
+/* Whether there is something to take from a client: a call that has not been looked at, or one that was left for want of a request, and
+ * one is free now. */
+static bool has_rung(const struct doorbell *d, const struct doorbell_client *client)
 {
-    return load(&client->ring->calls_tail) != client->seen;
+    uint32_t tail = load(&client->ring->calls_tail);
+    return tail != client->seen || (d->released && tail != client->head);
 }
 
 bool doorbell_rings(struct doorbell *d)
 {
     bool wakes;
     for (uint32_t i = 0; i < d->hot_count; i++) {
-        if (has_rung(d->hot[i]))
+        if (has_rung(d, d->hot[i]))
             return true;
     }
     return d->counts.clients > d->hot_count && ++d->rings % RINGS_LOOKED == 0 && take_bells(d, 0, &wakes);
@@ -185,14 +189,17 @@ bool doorbell_await(struct doorbell *d, double idle_s)
         store(&d->hot[i]->ring->asleep, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* a client puts its call, fences, and looks at `asleep` */
     for (uint32_t i = 0; i < d->hot_count; i++)
-        rings |= has_rung(d->hot[i]);
-    if (rings) {
-        for (uint32_t i = 0; i < d->hot_count; i++)
-            store(&d->hot[i]->ring->asleep, 0);
-        return false;
+        rings |= has_rung(d, d->hot[i]);
+    for (uint32_t i = d->hot_count; i-- > 0;) {
+        struct doorbell_client *client = d->hot[i];
+        if (rings ||
+            load(&client->ring->calls_tail) != client->head) /* calls are left: it need not ring for more */
+            store(&client->ring->asleep, 0);
+        else
+            make_cold(d, client);
     }
-    while (d->hot_count)
-        make_cold(d, d->hot[d->hot_count - 1]);
+    if (rings)
+        return false;
     if (idle_s >= 0) {
         const struct timespec wait = {(time_t)idle_s, (long)((idle_s - floor(idle_s)) * 1e9)};
         struct pollfd ready = {.fd = d->epoll, .events = POLLIN};
@@ -353,6 +360,7 @@ static void release_call(struct doorbell *d, struct doorbell_call *call)
     *call = (struct doorbell_call){.request = request, .next = d->free_calls};
     d->free_calls = call;
     d->free_count++;
+    d->released = true;
     client->calls--;
     if (region && --region->calls == 0 && region->closer)
         close_region(d, region);
@@ -750,6 +758,7 @@ static bool read_client(struct doorbell *d, struct doorbell_client *client)
 static bool read_calls(struct doorbell *d)
 {
     bool worked = false, any = true;
+    d->released = false;
     for (d->turn++; any; worked |= any) {
         any = false;
         for (uint32_t i = 0; i < d->hot_count; i++) {

@@ -31,7 +31,7 @@ allowed() {
         library) echo "library scheduler allocator $contract" ;;
         server) echo "server scheduler allocator $contract" ;;
         clients) echo 'clients config' ;;
-        clients/registered) echo 'clients/registered config' ;;
+        clients/registered | clients/bench) echo 'clients/registered config' ;;
     esac
 }
 

@@ -411,4 +411,70 @@ expect 'a quota of calls' '429 quota_exceeded quotas.calls (1) of the key are us
 ok 0' "$(sed 1,2d "$WORK/calls")"
 stop_daemon
 
+# ---- clients that die at every stage, and one that rewrites everything; another one sees nothing of it
+start_daemon --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set transport.clients=32 --set limits.calls=8
+id=$(as ann --json '{}' "$URL/v1/sequences" | jq .id) mine=$(as root --json '{}' "$URL/v1/sequences" | jq .id)
+honest() { # KEY SEQUENCE - what ten attends at layer 1 give
+    talk <<END
+open $(cat "$WORK/$1")
+region 65536
+load 4096 $WORK/3
+u64 0 $2
+call kind=2 layer=1 sequence_count=1 rows=1 q=4096 o=8192 lse=16384
+go
+go
+go
+go
+go
+go
+go
+go
+go
+go
+save 8192 1024 $WORK/o
+save 16384 32 $WORK/lse
+END
+    cat "$WORK/o" "$WORK/lse" | cksum
+}
+for of in "ann $id" "root $mine"; do
+    (
+        echo "open $(cat "$WORK/${of% *}")"
+        echo 'region 262144'
+        echo "load 4096 $WORK/1"
+        echo "load 65536 $WORK/2"
+        echo "u64 0 ${of#* }"
+        echo 'u32 64 9'
+        echo 'call kind=1 layer=4294967295 sequence_count=1 rows=9 counts=64 k=4096 v=65536'
+        echo go
+    ) | talk >/dev/null
+done
+expected=$(honest root "$mine")
+has_all() { [ "$(honest root "$mine")" = "$expected" ]; }
+eventually has_none
+in_use() { # maps, files, charges
+    echo "$(grep -c memfd "/proc/$DAEMON/maps") $(files) $(used staging_bytes_used) $(used transport_region_bytes) $(used memory_bytes_used)"
+}
+before=$(in_use)
+expect "clients that die at every stage" "${DYING_CLIENTS:-200} clients" "$("$TOOLS/dying" "$WORK/r" "$(cat "$WORK/ann")" "${DYING_CLIENTS:-200}" "$id")"
+eventually has_none
+is_as_before() { [ "$(in_use)" = "$before" ]; }
+eventually is_as_before
+expect 'no mapping, descriptor or byte is left' "$before" "$(in_use)"
+expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
+"$TOOLS/hostile" "$WORK/r" "$(cat "$WORK/ann")" "${HOSTILE_ROUNDS:-20000}" "$id" "${HOSTILE_SEED:-1}" >"$WORK/said" &
+hostile=$!
+right=yes
+while kill -0 $hostile 2>/dev/null; do has_all || right=no; done
+wait $hostile
+expect "a hostile client comes to its end" 0 $?
+expect 'another one had its bits all the time' yes $right
+eventually has_none
+eventually is_as_before
+expect 'no mapping, descriptor or byte of it is left' "$before" "$(in_use)"
+expect 'it was ended for it' yes "$([ "$(as root "$URL/stats" | jq .transport.ended)" -gt 10 ] && echo yes)"
+expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
+expect 'nor do others see anything' "$expected" "$(honest root "$mine")"
+stop_daemon
+expect 'it ends cleanly' 0 $?
+
 finish

@@ -17,6 +17,7 @@ import numpy
 
 from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, taken
 from .errors import Error, error_of
+from .registered import APPEND, ATTEND, Call, Rings
 from .tensors import TYPE_NAMES, Argument, bf16, empty_like
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
@@ -60,6 +61,10 @@ class _Tensors:
 
     def __init__(self):
         self._header, self._parts, self._bytes = {}, [], 0
+
+    def value(self, name, dtype, argument, data):
+        """q, k, v or o: an Argument, or other bytes of its shape."""
+        self.add(name, _SAFETENSORS[dtype], argument.shape, _bytes_of(argument) if data is None else data)
 
     def add(self, name, dtype, shape, data):
         n = len(data)
@@ -140,9 +145,13 @@ class Client:
     """A daemon, at a URL or a unix socket ("unix:/run/attnd.sock"), with the methods of Engine.
 
     key: an API key. timeout: seconds that an answer may take to begin, and go on. Threads may share a client: each has a connection.
-    One that the daemon has closed meanwhile is opened again."""
+    One that the daemon has closed meanwhile is opened again.
 
-    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600):
+    registered: the socket of the daemon's transport.listen, or True: where it says that it is. append() and attend() go by memory that is
+    registered with the daemon then, with the same results; all else by HTTP. region_bytes: of the memory that tensors are copied to which
+    are not in a register()ed region."""
+
+    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20):
         self._unix = address[5:] if address.startswith('unix:') else None
         if self._unix is None:
             url = urllib.parse.urlsplit(address)
@@ -156,7 +165,7 @@ class Client:
         self._process = os.getpid()
         self.orphans = collections.deque()  # sequences that are deleted by the next call
         self._last = None  # of the calls with wait=False
-        self._pool = None
+        self._pool = self._rings = None
         self.is_closed = False
         info = self._ask('GET', '/v1/info')
         g, backend, limits = info['geometry'], info['backend'], info['limits']
@@ -171,6 +180,13 @@ class Client:
             gpu=-1,
             stream_rows=0,
         )
+        if registered is True:
+            registered = info.get('transport', {}).get('listen')
+            if registered is None:
+                raise _invalid('registered: the daemon has no transport.listen')
+        if registered:
+            path = registered[5:] if registered.startswith('unix:') else registered
+            self._rings = Rings(path, key, self.description, region_bytes, timeout)
 
     # ---- HTTP
 
@@ -254,6 +270,8 @@ class Client:
         """Close the connections. Sequences stay, until they are deleted or idle for too long."""
         if self._pool is not None:
             self._pool.shutdown()
+        if self._rings is not None:
+            self._rings.close()
         self.is_closed = True
         with self._lock:
             for connection in list(self._opened):
@@ -360,7 +378,7 @@ class Client:
         answer = self._ask('POST', '/v1/leases', {'blocks': blocks})
         return Lease(answer['id'], answer['blocks'])
 
-    # ---- calls
+    # ---- calls by HTTP
 
     def _value(self, tensors, name, array):
         """Add q, k, v or o; float32 becomes the geometry's dtype. Returns (shape, type) as they were given."""
@@ -378,12 +396,15 @@ class Client:
                 data = bf16.of(numbers).tobytes()
             else:
                 data = numpy.clip(numbers, -65504, 65504).astype(numpy.float16).tobytes()
-        tensors.add(name, _SAFETENSORS[dtype], argument.shape, _bytes_of(argument) if data is None else data)
+        tensors.value(name, dtype, argument, data)
         return argument.shape, argument.type
 
     def _outputs(self, answer, like, kind, lse, out, dtype):
         tensors, _ = _read_tensors(answer)
-        o = _array(*tensors['o'])
+        return self._arrays(_array(*tensors['o']), _array(*tensors['lse']) if lse else None, like, kind, out, dtype)
+
+    def _arrays(self, o, l, like, kind, out, dtype):
+        """o, and lse unless it is None, as the caller wants them. They may be in memory that is used again."""
         kind = _wanted_dtype(dtype, kind)
         if out is not None:
             self._copy(Argument(out, 'out', writes=True), o)
@@ -394,14 +415,13 @@ class Client:
             o = target
         else:
             o = self._as(o, kind)
-        if not lse:
+        if l is None:
             return o
-        l = _array(*tensors['lse'])
         if hasattr(like, 'new_empty'):
             target = empty_like(like, l.shape, (2, 32))
             self._copy(Argument(target, 'lse', writes=True), l)
-            l = target
-        return o, l
+            return o, target
+        return o, l.copy()
 
     @staticmethod
     def _as(o, kind):
@@ -451,8 +471,49 @@ class Client:
         if tokens is not None:
             tensors.integers('token_ids', tokens, rows)
 
+    # ---- calls by registered memory
+
+    def register(self, bytes_):
+        """Memory that the daemon reads and writes, for calls without a copy of this side: a Region. Wants `registered`."""
+        if self._rings is None:
+            raise _invalid('registered: the client was made without it')
+        return self._rings.register(bytes_)
+
+    def _fill(self, call, sequences, arrays, counts, positions, tokens):
+        """Name sequences and tensors; the type of the first one."""
+        shapes = {name: self._value(call, name, array) for name, array in arrays.items() if array is not None}
+        shape, kind = next(iter(shapes.values()))
+        self._layer(call.layer, call.kind == APPEND and len(shape) == 4)
+        self._sequences(call, sequences, shape[-3] if len(shape) >= 3 else 0, counts, positions, tokens)
+        if tokens is not None and 'k' not in shapes:
+            raise _invalid('token_ids: belongs to k and v, which are missing')
+        return kind
+
+    def _attend_by_ring(self, sequences, arrays, layer, counts, positions, tokens, lse, out, dtype, kernel, wait):
+        call = Call(self._rings, ATTEND, layer, kernel)
+        kind = self._fill(call, sequences, arrays, counts, positions, tokens)
+        fields = call.build(lse, None if out is None else Argument(out, 'out', writes=True))
+
+        def run():
+            self._rings.call(call, fields)
+            try:
+                if call.in_place:
+                    return (out, call.output('lse').copy()) if lse else out
+                return self._arrays(call.output('o'), call.output('lse') if lse else None, arrays['q'], kind, out, dtype)
+            finally:
+                call.release()
+
+        return self._run(run, wait)
+
+    # ---- calls
+
     def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True):
         """As Engine.append()."""
+        if self._rings is not None:
+            call = Call(self._rings, APPEND, layer)
+            self._fill(call, sequences, {'k': k, 'v': v}, counts, positions, tokens)
+            fields = call.build()
+            return self._run(lambda: self._rings.call(call, fields) or call.release(), wait)
         tensors = _Tensors()
         shape, _ = self._value(tensors, 'k', k)
         self._value(tensors, 'v', v)
@@ -463,6 +524,8 @@ class Client:
     def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
                dtype=None, kernel=0, wait=True):
         """As Engine.attend()."""
+        if self._rings is not None:
+            return self._attend_by_ring(sequences, {'q': q, 'k': k, 'v': v}, layer, counts, positions, tokens, lse, out, dtype, kernel, wait)
         tensors = _Tensors()
         shape, kind = self._value(tensors, 'q', q)
         for name, array in (('k', k), ('v', v)):

@@ -272,7 +272,7 @@ class Daemon:
         self.folder = tempfile.TemporaryDirectory()
         file = os.path.join(self.folder.name, 'config.json')
         with open(file, 'w') as f:
-            json.dump({**config, 'listen': f'unix:{self.folder.name}/socket'}, f)
+            json.dump({**config, 'listen': f'unix:{self.folder.name}/socket', 'transport': {'listen': f'unix:{self.folder.name}/rings'}}, f)
         self.log = open(os.path.join(self.folder.name, 'log'), 'w+')
         self.process = subprocess.Popen([os.environ['ATTND'], '--config', file], stderr=self.log)
         log = pathlib.Path(self.log.name)
@@ -396,6 +396,95 @@ class SequencesOfADaemon(Sequences):
                 attnd.Client(address)
         with attnd.Client(self.daemon.address, key='nobody knows it') as client:
             client.create()  # there is no keys file
+
+
+@unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
+class SequencesByRegisteredMemory(SequencesOfADaemon):
+    """The same over a ring, and what only a ring has."""
+
+    test_bug_an_append_whose_answer_was_lost_was_made_twice = None  # of HTTP
+    test_a_connection_comes_back = None
+
+    def setUp(self):
+        super().setUp()
+        self.engine.close()
+        self.engine = attnd.Client(self.daemon.address, registered=True)
+
+    def test_bits_are_those_of_http(self):
+        daemon = Daemon(BF16)
+        self.addCleanup(daemon.end)
+        q = values(self.rng, 3, QUERY_HEADS, DIM)
+        k, v = self.kv(9)
+        said = []
+        with attnd.Client(daemon.address) as http, attnd.Client(daemon.address, registered=daemon.address.replace('socket', 'rings')) as ring:
+            for side in (http, ring):
+                ids = side.create(), side.create()
+                side.append(ids, k, v, counts=[4, 5])
+                side.attend(ids[0], q[:1], k=k[1, :1], v=v[1, :1], layer=1, positions=[4])
+                o, lse = side.attend(ids, q, layer=1, counts=[1, 2], lse=True, wait=False).result()
+                out = numpy.empty_like(q)
+                self.assertIs(side.attend(ids, q, layer=0, counts=[2, 1], out=out, wait=True), out)
+                said.append([x.tobytes() for x in (o, lse, out, side.attend(ids[1], attnd.bf16.of(q[:1]), layer=0))])
+        self.assertEqual(*said)
+
+    def test_arrays_in_a_region(self):
+        id = self.engine.create()
+        k, v = self.kv(7)
+        self.engine.append(id, k, v)
+        with self.engine.register(1 << 20) as region:
+            q, out = region.empty((1, QUERY_HEADS, DIM)), region.empty((1, QUERY_HEADS, DIM))
+            q[:] = values(self.rng, 1, QUERY_HEADS, DIM)
+            out[:] = 7
+            self.assertIs(self.engine.attend(id, q, layer=1, out=out), out)
+            expected, _ = attention(q[0], k[1], v[1])
+            numpy.testing.assert_allclose(out[0], expected, rtol=1e-5, atol=1e-6)
+            self.assertEqual(self.engine.attend(id, q, layer=1).tobytes(), out.tobytes())
+            words = region.empty(5, 'bf16')
+            self.assertEqual((type(words), words.shape), (attnd.bf16, (5,)))
+            with self.assertRaisesRegex(attnd.BusyError, 'no 1048576 bytes in one piece'):
+                region.empty(1 << 20, 'u1')
+            del q, out, words
+            region.empty(1 << 20, 'u1')  # all of it is free again
+        self.assertEqual(self.engine.attend(id, values(self.rng, 1, QUERY_HEADS, DIM), layer=1).shape, (1, QUERY_HEADS, DIM))
+
+    def test_threads_share_a_ring(self):
+        id = self.engine.create()
+        k, v = self.kv(30)
+        self.engine.append(id, k, v)
+        q = values(self.rng, 1, QUERY_HEADS, DIM)
+        expected = self.engine.attend(id, q, layer=0).tobytes()
+        wrong = []
+
+        def attend():
+            for _ in range(200):
+                if self.engine.attend(id, q, layer=0).tobytes() != expected:
+                    wrong.append(1)
+
+        threads = [threading.Thread(target=attend) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+
+    def test_what_is_wrong_is_said(self):
+        id = self.engine.create()
+        k, v = self.kv(2)
+        with self.assertRaisesRegex(attnd.InvalidError, r'k: wants f32 \[2, 2, 2, 16\], has f32 \[2, 2, 2, 15\]'):
+            self.engine.append(id, k[..., :15], v)
+        k[1, 0, 1, 3] = numpy.nan
+        with self.assertRaisesRegex(attnd.InvalidError, 'k: row 0, head 1, element 3 is not finite'):
+            self.engine.append(id, k, v)
+        with self.assertRaisesRegex(attnd.BusyError, 'has no .* more for this call'):
+            self.engine.append(id, *self.kv(1 << 16))
+        self.assertEqual(self.engine.look(id).length, 0)
+        with self.assertRaisesRegex(attnd.InvalidError, 'made without it'), attnd.Client(self.daemon.address) as client:
+            client.register(4096)
+        self.engine.append(id, *self.kv(2))
+        self.daemon.process.kill()
+        with self.assertRaises(OSError):
+            self.engine.append(id, *self.kv(2))
+        self.engine.audit = lambda: None
 
 
 class Arrays(OfEngine):

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registered memory with a daemon: appends and attends by a ring in shared memory (docs/TRANSPORTS.md), for Client.
+
+Memory order. This is for x86-64, where stores are seen in the order in which they were made, and loads are made in order: a call is written
+before the index that counts it, and a completion read after it. What x86-64 does move is a load ahead of an earlier store. That
+matters twice: `asleep` must be read after the index was written, for which a lock is taken and given back, an instruction with the prefix
+`lock`, which is a full fence; and `waiting` must be written before done_tail is looked at once more, which FUTEX_WAIT does itself. Elsewhere
+such order would have to be asked for, and Python cannot: there use HTTP, or C.
+"""
+import array
+import bisect
+import ctypes
+import math
+import mmap
+import os
+import platform
+import select
+import socket
+import struct
+import threading
+import time
+import weakref
+
+import numpy
+
+from .engine import _invalid
+from .errors import ForkedError, UnsupportedError, error_of
+from .tensors import TYPE_NAMES, bf16
+
+_VERSION = 1
+_HELLO, _REGION, _CLOSE_REGION = 1, 2, 4
+_MESSAGE = struct.Struct('<IIQII228sI')
+_ANSWER = struct.Struct('<IIIIQ32s264s')
+_CALL = struct.Struct('<QIIIIIIIIIIQQQQQQQQQQ')
+_COMPLETION = struct.Struct('<QIIddQ32s184s')
+_CALLS, _RING_BYTES = 64, 28672
+_CALLS_AT, _COMPLETIONS_AT = 4096, 12288
+_WORDS = ('calls_tail', 'calls_head', 'asleep', 'done_tail', 'done_head', 'waiting')
+_NONE, _ALL = 2**64 - 1, 2**32 - 1
+APPEND, ATTEND = 1, 2
+_SYS_FUTEX, _FUTEX_WAIT = 202, 0
+_ALIGNMENT = 64
+_LOOK_S = 0.00005  # at the ring, before it sleeps
+_SLEEP_S = 1  # between two looks whether the daemon is there
+_DTYPES = {'f32': numpy.float32, 'f16': numpy.float16}
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = [('seconds', ctypes.c_long), ('nanoseconds', ctypes.c_long)]
+
+
+def _text(bytes_):
+    return bytes_.split(b'\0', 1)[0].decode(errors='replace')
+
+
+class Region:
+    """Memory that the daemon reads and writes, of Client.register(). empty() gives arrays in it, which calls take without a copy of theirs.
+
+    A context manager; its arrays stay readable after close(), but calls copy them then."""
+
+    def __init__(self, rings, number, memory, n):
+        self._rings, self.number, self.bytes = rings, number, n
+        self._memory = numpy.frombuffer(memory, numpy.uint8)  # which keeps the mapping
+        self.address = self._memory.ctypes.data
+        self._lock = threading.Lock()
+        self._free = [(0, n)]  # (offset, bytes), in order
+        self.is_closed = False
+
+    def take(self, n):
+        """Where so many bytes are free; None: nowhere."""
+        n = max((n + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT, _ALIGNMENT)
+        with self._lock:
+            for i, (at, free) in enumerate(self._free):
+                if free >= n:
+                    self._free[i : i + 1] = [(at + n, free - n)] if free > n else []
+                    return at
+        return None
+
+    def give(self, at, n):
+        n = max((n + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT, _ALIGNMENT)
+        with self._lock:
+            i = bisect.bisect(self._free, (at, 0))
+            if i < len(self._free) and self._free[i][0] == at + n:
+                n += self._free.pop(i)[1]
+            if i and sum(self._free[i - 1]) == at:
+                at, before = self._free.pop(i - 1)
+                n += before
+                i -= 1
+            self._free.insert(i, (at, n))
+
+    def offset_of(self, address, n):
+        """Of memory that lies in it; None: it does not."""
+        at = address - self.address
+        return at if not self.is_closed and 0 <= at <= self.bytes - n else None
+
+    def view(self, at, n):
+        return self._memory[at : at + n]
+
+    def empty(self, shape, dtype='f32'):
+        """A new array in the region, with whatever was there: of 'f32', 'f16', 'bf16', or a dtype of NumPy's. Its memory is free again
+        when nobody has the array, or a view of it, any more."""
+        kind = numpy.dtype(numpy.uint16 if dtype == 'bf16' else _DTYPES.get(dtype, dtype))
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        n = math.prod(shape) * kind.itemsize
+        at = self.take(n)
+        if at is None:
+            raise error_of({'code': 'busy', 'detail': f'the region has no {n} bytes in one piece: register() a larger one'})
+        words = _Owner(self, at, n)
+        result = numpy.asarray(words).view(kind).reshape(shape)
+        return result.view(bf16) if dtype == 'bf16' else result
+
+    def close(self):
+        """The daemon lets go of it, when calls that use it are done."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._rings.close_region(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class _Owner:
+    """The bytes of an array in a region: they are free when it goes, and arrays keep it."""
+
+    def __init__(self, region, at, n):
+        self.__array_interface__ = {'shape': (n,), 'typestr': '|u1', 'data': (region.address + at, False), 'version': 3}
+        self._keeps = region
+        weakref.finalize(self, region.give, at, n)
+
+
+class Call:
+    """An append or attend that is being made: it takes what a body of HTTP's would."""
+
+    def __init__(self, rings, kind, layer, kernel=0):
+        self._rings, self.kind, self.kernel = rings, kind, kernel
+        self.layer = layer
+        self.lists = {}
+        self.values = {}  # name: (dtype, shape, address, bytes, what keeps them)
+        self.region, self._taken = None, []
+
+    def integers(self, name, values, length=None):
+        if values is None:
+            return
+        values = numpy.ravel(numpy.asarray(values, numpy.int64))
+        if length is not None and len(values) != length:
+            raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
+        if name == 'indptr':
+            name, values = 'counts', numpy.diff(values)
+        if len(values) and not 0 <= values.min() <= values.max() < (2**63 if name == 'sequences' else 2**32):
+            raise _invalid(f'{name}: wants numbers in 0..{2**63 - 1 if name == "sequences" else 2**32 - 1}')
+        self.lists[name] = values.astype(numpy.uint64 if name == 'sequences' else numpy.uint32)
+
+    def value(self, name, dtype, argument, data):
+        """q, k or v: an Argument in host memory, or other bytes of its shape."""
+        t = argument.tensor
+        if data is None:
+            if t.device_type not in (1, 3):
+                raise _invalid('tensors on a device cannot be sent: copy them to host memory')
+            n = math.prod(argument.shape) * (t.dtype_bits // 8)
+            self.values[name] = dtype, argument.shape, t.data + t.byte_offset, n, argument
+        else:
+            keep = numpy.frombuffer(data, numpy.uint8)
+            self.values[name] = dtype, argument.shape, keep.ctypes.data, len(data), keep
+
+    def _check(self, rows):
+        """Shapes and types, which the daemon cannot see."""
+        d = self._rings.description
+        for name, (dtype, shape, *_) in self.values.items():
+            heads = d.query_heads if name == 'q' else d.kv_heads
+            wants = (rows, heads, d.head_dim)
+            layered = self.kind == APPEND and len(shape) == 4
+            dtypes = {d.dtype} if name == 'q' else {d.dtype, d.kv_dtype}
+            if shape != ((d.layers, *wants) if layered else wants) or dtype not in dtypes:
+                raise _invalid(f'{name}: wants {" or ".join(sorted(dtypes))} {list((d.layers, *wants) if layered else wants)}, '
+                               f'has {dtype} {list(shape)}')
+        if 'k' in self.values or 'v' in self.values:
+            if 'k' not in self.values or 'v' not in self.values:
+                raise _invalid(f'{"v" if "k" in self.values else "k"}: is missing: k and v come together')
+            if self.values['k'][:2] != self.values['v'][:2]:
+                raise _invalid('v: wants the dtype and shape of k')
+            if len(self.values['k'][1]) == 4 and self.layer is not None:
+                raise _invalid('layer: goes with k and v of one layer, and these have all')
+
+    def _room(self, n):
+        at = self.region.take(n)
+        if at is None:
+            self.release()
+            raise error_of({'code': 'busy', 'detail': f'the region of {self.region.bytes} bytes has no {n} more for this call: register() a larger one'})
+        self._taken.append((at, n))
+        return at
+
+    def _place(self, address, n):
+        """Where the daemon finds bytes: where they are, or a copy."""
+        at = self.region.offset_of(address, n)
+        if at is None:
+            at = self._room(n)
+            ctypes.memmove(self.region.address + at, address, n)
+        return at
+
+    def build(self, lse=False, out=None):
+        """Place everything in a region; what _Rings.call() writes down. `out`: an Argument into which o is written if it lies there."""
+        d = self._rings.description
+        n = len(self.lists['sequences'])
+        rows = int(self.lists['counts'].sum()) if 'counts' in self.lists else n
+        self._check(rows)
+        first = next(iter(self.values.values()))
+        self.region = self._rings.region_of(first[2], first[3])
+        at = {name: self._place(a.ctypes.data, a.nbytes) for name, a in self.lists.items() if len(a)}
+        at.update({name: self._place(address, size) for name, (_, _, address, size, _) in self.values.items()})
+        layer = _ALL if self.kind == APPEND and len(self.values['k'][1]) == 4 else self.layer or 0
+        self.o_shape = (rows, d.query_heads, d.head_dim)
+        if self.kind == ATTEND:
+            size = math.prod(self.o_shape) * (4 if d.dtype == 'f32' else 2)
+            here = None if out is None else self.region.offset_of(out.tensor.data + out.tensor.byte_offset, size)
+            self.in_place = here is not None and out.shape == self.o_shape and d.dtype == TYPE_NAMES.get(out.type)
+            at['o'] = here if self.in_place else self._room(size)
+            if lse:
+                at['lse'] = self._room(rows * d.query_heads * 4)
+        self.at = at
+        stored = 'k' in self.values and self.values['k'][0] != d.dtype
+        return (self.kind, self.region.number, layer, self.kernel, int(stored), 0, n, rows, len(self.lists.get('token_ids', ())), 0,
+                *(at.get(x, _NONE) for x in ('sequences', 'counts', 'positions', 'token_ids', 'q', 'k', 'v', 'o', 'lse')), 0)
+
+    def output(self, name):
+        """o or lse, as an array that is in the region until release()."""
+        d = self._rings.description
+        shape = self.o_shape if name == 'o' else self.o_shape[:2]
+        kind = numpy.float32 if name == 'lse' or d.dtype == 'f32' else numpy.float16 if d.dtype == 'f16' else numpy.uint16
+        n = math.prod(shape) * numpy.dtype(kind).itemsize
+        result = self.region.view(self.at[name], n).view(kind).reshape(shape)
+        return result.view(bf16) if name == 'o' and d.dtype == 'bf16' else result
+
+    def release(self):
+        for at, n in self._taken:
+            self.region.give(at, n)
+        self._taken = []
+
+
+class Rings:
+    """A client's ring and regions. Threads may share it."""
+
+    def __init__(self, path, key, description, region_bytes, timeout):
+        if platform.machine() != 'x86_64':
+            raise UnsupportedError({'code': 'unsupported', 'detail': 'registered memory from Python is for x86-64: use HTTP here'})
+        self.description, self._timeout, self._region_bytes = description, timeout, region_bytes
+        self._process = os.getpid()
+        self._talking, self._putting, self._fence = threading.Lock(), threading.Lock(), threading.Lock()
+        self._slots = threading.BoundedSemaphore(_CALLS)
+        self._looking = threading.Condition()
+        self._looked_at = False  # some thread waits at the ring, for all
+        self._done, self._late = {}, {}
+        self._tail = self._head = self._tag = 0
+        self.regions = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(path)
+            _, (ring, self._bell) = self._ask(_HELLO, key=key.encode() if key else b'')
+            self._ring = mmap.mmap(ring, _RING_BYTES)
+            os.close(ring)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._words = {name: ctypes.c_uint32.from_buffer(self._ring, 64 * i) for i, name in enumerate(_WORDS)}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._second = _Timespec(_SLEEP_S, 0)
+        weakref.finalize(self, _close, self._socket, self._bell)
+
+    # ---- the socket
+
+    def _ask(self, kind, size=0, region=0, key=b''):
+        """A message; its answer and descriptors."""
+        if len(key) > 228:
+            raise error_of({'code': 'unauthorized', 'status': 401, 'detail': 'there is no such key'})
+        with self._talking:
+            try:
+                self._socket.send(_MESSAGE.pack(kind, _VERSION, size, region, len(key), key, 0))
+            except BrokenPipeError:
+                pass  # why it has ended may be said yet
+            return self._take_answer()
+
+    def _take_answer(self):
+        data, control, _, _ = self._socket.recvmsg(_ANSWER.size, socket.CMSG_SPACE(8))
+        fds = array.array('i')
+        for level, type_, rights in control:
+            if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
+                fds.frombytes(rights[: len(rights) // 4 * 4])
+        if len(data) != _ANSWER.size:
+            raise ConnectionResetError('the daemon is gone')
+        kind, status, region, _, size, code, detail = _ANSWER.unpack(data)
+        if status != 200:
+            raise error_of({'code': _text(code), 'status': status, 'detail': _text(detail)})
+        return (region, size), list(fds)
+
+    def register(self, n):
+        (number, size), (fd,) = self._ask(_REGION, n)
+        region = Region(self, number, mmap.mmap(fd, size), size)
+        os.close(fd)
+        self.regions.append(region)
+        return region
+
+    def close_region(self, region):
+        if region in self.regions:
+            self.regions.remove(region)
+            self._ask(_CLOSE_REGION, region=region.number)
+
+    def region_of(self, address, n):
+        """The region in which memory lies; else one that is open, made now if there is none."""
+        for region in self.regions:
+            if region.offset_of(address, n) is not None:
+                return region
+        with self._looking:
+            return self.regions[0] if self.regions else self.register(self._region_bytes)
+
+    def close(self):
+        _close(self._socket, self._bell)
+        self._bell = -1
+
+    # ---- the ring
+
+    def call(self, call, fields):
+        """Put a call and wait for it; its memory is not used any more then, but for outputs, or is given back later."""
+        if self._process != os.getpid():
+            raise ForkedError({'code': 'forked', 'detail': 'the ring belongs to the process that has forked this one'})
+        if self._bell < 0:
+            raise _invalid('the client is closed')
+        self._slots.acquire()
+        with self._putting:
+            self._tag += 1
+            tag = self._tag
+            _CALL.pack_into(self._ring, _CALLS_AT + self._tail % _CALLS * _CALL.size, tag, *fields)
+            self._tail = (self._tail + 1) % 2**32
+            self._words['calls_tail'].value = self._tail
+            with self._fence:
+                pass
+            if self._words['asleep'].value:
+                os.write(self._bell, b'\1\0\0\0\0\0\0\0')
+        status, code, detail = self._result_of(tag, call)
+        if status != 200:
+            call.release()
+            raise error_of({'code': code, 'status': status, 'detail': detail})
+
+    def _result_of(self, tag, call):
+        """One thread waits at the ring for all that wait."""
+        end = time.monotonic() + self._timeout
+        while True:
+            with self._looking:
+                while self._looked_at and tag not in self._done:
+                    self._looking.wait(_SLEEP_S)
+                if tag in self._done:
+                    return self._done.pop(tag)
+                self._looked_at = True
+            try:
+                self._wait()
+            finally:
+                with self._looking:
+                    self._take()
+                    if tag not in self._done and time.monotonic() > end:
+                        self._late[tag] = call
+                    self._looked_at = False
+                    self._looking.notify_all()
+            if tag in self._late:
+                raise TimeoutError(f'not done within {self._timeout} s')
+
+    def _take(self):
+        """Take completions."""
+        while self._words['done_tail'].value != self._head:
+            tag, status, _, _, _, _, code, detail = _COMPLETION.unpack_from(self._ring, _COMPLETIONS_AT + self._head % _CALLS * _COMPLETION.size)
+            self._head = (self._head + 1) % 2**32
+            self._words['done_head'].value = self._head
+            self._slots.release()
+            if tag in self._late:
+                self._late.pop(tag).release()
+            else:
+                self._done[tag] = status, _text(code), _text(detail)
+
+    def _wait(self):
+        """Until there is a completion, or a second has passed."""
+        tail, head = self._words['done_tail'], self._head
+        until = time.perf_counter() + _LOOK_S
+        while time.perf_counter() < until:
+            if tail.value != head:
+                return
+        waiting = self._words['waiting']
+        waiting.value = 1
+        self._libc.syscall(_SYS_FUTEX, ctypes.byref(tail), _FUTEX_WAIT, ctypes.c_uint32(head), ctypes.byref(self._second), None, 0)
+        waiting.value = 0
+        if tail.value == head and select.select([self._socket], [], [], 0)[0]:
+            self._take_answer()  # why it has ended
+            raise ConnectionResetError('the daemon is gone')
+
+
+def _close(socket_, bell):
+    if socket_.fileno() >= 0:
+        socket_.close()
+        os.close(bell)
