@@ -247,10 +247,18 @@ struct attnd_paged_rows {
 
 ATTND_API int attnd_paged(struct attnd *a, const struct attnd_paged_rows *rows, uint64_t *ticket);
 
-/* attnd_merge(a, o, lse, merged_o, merged_lse): states of the same T rows over disjoint keys, o [n][T][query_heads][head_dim] and lse
- * [n][T][query_heads], into those over all of them. */
-ATTND_API int attnd_merge(struct attnd *a, const struct attnd_tensor *o, const struct attnd_tensor *lse,
-                          const struct attnd_tensor *merged_o, const struct attnd_tensor *merged_lse);
+/* States of the same T rows over disjoint keys. lse is minus infinity for one without keys; on the GPU NaN is taken for that. */
+struct attnd_states {
+    size_t size;
+    const struct attnd_tensor *o;          /* [n][T][query_heads][head_dim] */
+    const struct attnd_tensor *lse;        /* [n][T][query_heads] */
+    const struct attnd_tensor *merged_o;   /* [T][query_heads][head_dim]; may be the first state's, in place */
+    const struct attnd_tensor *merged_lse; /* [T][query_heads] */
+    void *stream;                          /* as above */
+};
+
+/* attnd_merge(a, states): into those over all of their keys. Returns when that is done, or, with tensors on the GPU, at once. */
+ATTND_API int attnd_merge(struct attnd *a, const struct attnd_states *states);
 
 struct attnd_result {
     size_t size;

@@ -256,26 +256,26 @@ static int take_marks(const struct builder *b)
     if (!marks)
         return no_room(b, "k");
     memset(marks, 0, n);
-    b->request->rows.stream.wrong = marks;
+    b->request->rows.wrong = marks;
     return ATTND_OK;
 }
 
-/* Whether tensors are on the GPU, and the stream is one of it. */
-static int read_stream(struct builder *b, const struct five *t, void *stream, bool retries)
+/* Whether tensors, of which this is the first, are on the GPU, and the stream is one of it. */
+static int read_stream(struct builder *b, const struct attnd_tensor *first, const char *name, void *of,
+                       struct request_stream *stream)
 {
-    const struct attnd_tensor *first = t->q ? t->q : t->k;
     b->streams = first && first->device_type == DEVICE_CUDA;
     if (!b->streams)
-        return stream ? refuse(b, "stream", "goes with tensors on the GPU") : ATTND_OK;
+        return of ? refuse(b, "stream", "goes with tensors on the GPU") : ATTND_OK;
     if (!engine_backend(b->a->engine)->takes_streams)
-        return handle_fail(ATTND_ERR_UNSUPPORTED, "%s%s: is on a GPU, and the backend is %s", b->where,
-                           t->q ? "q" : "k", engine_backend(b->a->engine)->name);
+        return handle_fail(ATTND_ERR_UNSUPPORTED, "%s%s: is on a GPU, and the backend is %s", b->where, name,
+                           engine_backend(b->a->engine)->name);
     if (b->a->threaded)
         return handle_fail(ATTND_ERR_UNSUPPORTED,
                            "%sstream: a handle with a thread of its own takes no tensors on the GPU",
                            b->where);
-    const char *wrong = engine_look_at_stream(b->a->engine, stream);
-    b->request->rows.stream = (struct request_stream){.on = true, .retries = retries, .of = stream};
+    const char *wrong = engine_look_at_stream(b->a->engine, of);
+    *stream = (struct request_stream){.on = true, .of = of};
     return wrong ? refuse(b, "stream", "%s", wrong) : ATTND_OK;
 }
 
@@ -373,7 +373,8 @@ static int build_rows(struct builder *b, const struct attnd_rows *rows, bool att
 {
     const struct five t = {rows->q, rows->k, rows->v, rows->o, rows->lse};
     bool all = rows->layer == ATTND_ALL_LAYERS;
-    int rc = read_stream(b, &t, rows->stream, rows->retry != 0);
+    int rc = read_stream(b, t.q ? t.q : t.k, t.q ? "q" : "k", rows->stream, &b->request->rows.stream);
+    b->request->rows.retries = rows->retry != 0;
     if (rc == ATTND_OK)
         rc = read_layer(b, rows->layer, !attends);
     if (rc == ATTND_OK)
@@ -434,7 +435,7 @@ static int submit_list(struct attnd *a, int rc, struct request_list *list, uint6
     struct request *request;
     uint32_t streamed = 0;
     for (request = list->first; rc == ATTND_OK && request; request = request->next)
-        streamed += request->kind != REQUEST_MERGE && request->rows.stream.on;
+        streamed += request_stream(request) != NULL;
     if (streamed)
         rc = handle_find_stream_room(a, streamed);
     struct call *call = rc == ATTND_OK ? handle_begin_call(a) : NULL;
@@ -496,7 +497,7 @@ static int build_paged(struct builder *b, const struct attnd_paged_rows *rows)
         .slot_mapping = {.values = rows->tokens ? rows->slot_mapping : NULL, .n = rows->tokens}};
     struct paged_refusal refusal = {0};
     bool has_q = rows->q != NULL, has_kv = rows->k || rows->v;
-    int rc = read_stream(b, &t, rows->stream, false);
+    int rc = read_stream(b, t.q ? t.q : t.k, t.q ? "q" : "k", rows->stream, &b->request->rows.stream);
     if (rc == ATTND_OK)
         rc = read_layer(b, rows->layer, false);
     if (rc == ATTND_OK)
@@ -542,13 +543,38 @@ int attnd_paged(struct attnd *a, const struct attnd_paged_rows *rows, uint64_t *
 
 /* ---- merge ------------------------------------------------------------------------------------------ */
 
-static int build_merge(const struct builder *b, const struct attnd_tensor *o, const struct attnd_tensor *lse,
-                       const struct attnd_tensor *merged_o, const struct attnd_tensor *merged_lse)
+/* Whether lse is there: numbers, of tensors in host memory. */
+static int read_lse(const struct builder *b, const struct attnd_tensor *lse, const struct wants *w,
+                    const float **values)
+{
+    uint8_t *data = NULL;
+    enum dtype dtype;
+    int rc = check_tensor(b, lse, "lse", w, &data, &dtype);
+    size_t heads = elements_of(w), bad = 0;
+    *values = (const float *)(const void *)data;
+    if (rc != ATTND_OK || b->streams)
+        return rc;
+    assert(*values); /* else it has no data */
+    while (bad < heads && !isnan((*values)[bad]))
+        bad++;
+    if (bad < heads)
+        return refuse(b, "lse", "element %zu: wants a number, minus infinity for a state without keys", bad);
+    if (!on_device(b))
+        return ATTND_OK;
+    float *copy = request_tensor(b->request, heads, sizeof *copy);
+    if (!copy)
+        return no_room(b, "lse");
+    memcpy(copy, *values, heads * sizeof *copy);
+    *values = copy;
+    return ATTND_OK;
+}
+
+static int build_merge(struct builder *b, const struct attnd_states *states)
 {
     const struct geometry *g = b->g;
+    const struct attnd_tensor *o = states->o;
     struct request_merge *merge = &b->request->merge;
     int64_t most = b->a->config.limits.rows_per_call, n, rows;
-    uint8_t *data = NULL;
     void *to_lse = NULL;
     enum dtype dtype;
     if (!o || o->ndim != RANK_MAX || !o->shape || o->shape[0] < 1 || o->shape[1] < 1 || o->shape[0] > most ||
@@ -564,52 +590,39 @@ static int build_merge(const struct builder *b, const struct attnd_tensor *o, co
                       .converts = dtype_bytes(g->dtype) == 2};
     struct wants w_lse = {
         .rank = 3, .shape = {n, rows, g->query_heads}, .own = DTYPE_F32, .other = DTYPE_F32};
-    int rc = check_tensor(b, lse, "lse", &w_lse, &data, &dtype);
-    size_t heads = elements_of(&w_lse), bad = 0;
-    const float *values = (const float *)(const void *)data;
-    if (rc != ATTND_OK)
-        return rc;
-    assert(values); /* else it has no data */
-    while (bad < heads && !isnan(values[bad]))
-        bad++;
-    if (bad < heads)
-        rc = refuse(b, "lse", "element %zu: wants a number, minus infinity for a state without keys", bad);
+    int rc = read_stream(b, o, "o", states->stream, &merge->stream);
+    if (rc == ATTND_OK)
+        rc = read_lse(b, states->lse, &w_lse, &merge->lse);
     if (rc == ATTND_OK)
         rc = read_tensor(b, o, "o", &w, true, &merge->o, &dtype);
     if (rc != ATTND_OK)
         return rc;
-    merge->lse = values;
-    if (on_device(b)) {
-        float *copy = request_tensor(b->request, heads, sizeof *copy);
-        if (!copy)
-            return no_room(b, "lse");
-        memcpy(copy, values, heads * sizeof *copy);
-        merge->lse = copy;
-    }
     merge->states = (uint32_t)n;
     merge->rows = (uint32_t)rows;
     w = rows_of(b, (uint32_t)rows, g->query_heads);
     w_lse.rank = 2;
     memmove(w_lse.shape, w_lse.shape + 1, 2 * sizeof *w_lse.shape);
-    rc = write_tensor(b, merged_o, "merged_o", &w, &b->owner->o, &merge->out.o);
+    rc = write_tensor(b, states->merged_o, "merged_o", &w, &b->owner->o, &merge->out.o);
     if (rc == ATTND_OK)
-        rc = write_tensor(b, merged_lse, "merged_lse", &w_lse, &b->owner->lse, &to_lse);
+        rc = write_tensor(b, states->merged_lse, "merged_lse", &w_lse, &b->owner->lse, &to_lse);
     merge->out.lse = to_lse;
     return rc;
 }
 
-int attnd_merge(struct attnd *a, const struct attnd_tensor *o, const struct attnd_tensor *lse,
-                const struct attnd_tensor *merged_o, const struct attnd_tensor *merged_lse)
+int attnd_merge(struct attnd *a, const struct attnd_states *states)
 {
+    struct attnd_states of;
     struct request_list list = {0};
     struct builder b;
-    int rc = handle_enter(a);
+    int rc = handle_take(&of, sizeof of, states, "states");
+    if (rc == ATTND_OK)
+        rc = handle_enter(a);
     if (rc != ATTND_OK)
         return rc;
     rc = begin(&b, a, REQUEST_MERGE, 0);
     if (rc == ATTND_OK) {
         request_list_append(&list, b.request);
-        rc = build_merge(&b, o, lse, merged_o, merged_lse);
+        rc = build_merge(&b, &of);
     }
     return handle_leave(a, submit_list(a, rc, &list, NULL));
 }

@@ -402,7 +402,7 @@ void handle_submit(struct attnd *a, struct call *call, struct request *request)
     owner->call = call;
     call->pending++;
     a->pending++;
-    if (request->kind != REQUEST_MERGE && request->rows.stream.on) {
+    if (request_stream(request)) {
         owner->request = request;
         owner->next = a->untaken;
         a->untaken = owner;

@@ -104,7 +104,7 @@ static bool has_rows(const struct request *request)
 
 static bool is_streamed(const struct request *request)
 {
-    return has_rows(request) && request->rows.stream.on;
+    return request_stream(request) != NULL;
 }
 
 /* Rows that a request has in its steps, and tokens of them that it appends. */
@@ -219,7 +219,7 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
                             "sequence %llu has %u tokens at layer %u; rows at position %u do not continue "
                             "them (length %u)",
                             id, at, request->rows.layer, named->position, table.length);
-    if (request->rows.stream.on && request->rows.k && !request->rows.stream.retries && named->position < at)
+    if (request->rows.stream.on && request->rows.k && !request->rows.retries && named->position < at)
         return request_fail(
             request, ATTND_CONFLICT,
             "sequence %llu has %u tokens at layer %u, and rows at position %u stand already: a retry "
@@ -670,6 +670,7 @@ int client_queue_merge(struct engine_state *state, struct request *request)
 {
     const struct geometry *g = &state->config->geometry;
     const struct request_merge *merge = &request->merge;
+    const struct request_stream *stream = request_stream(request);
     const struct merge_states m = {.states = merge->states,
                                    .rows = merge->rows,
                                    .heads = g->query_heads,
@@ -679,7 +680,8 @@ int client_queue_merge(struct engine_state *state, struct request *request)
                                    .lse = merge->lse,
                                    .merged_o = merge->out.o,
                                    .merged_lse = merge->out.lse};
-    return step_add_merge(state->clients->step, &m) ? 0 : WAIT;
+    struct step *step = state->clients->step;
+    return (!stream || step_stream(step, stream->of)) && step_add_merge(step, &m) ? 0 : WAIT;
 }
 
 /* Blocks of zeros for a new lease. */
@@ -1052,7 +1054,7 @@ static bool awaits_streamed(struct client_queue *c, const struct request *reques
     bool awaits = false;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         const struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        awaits |= s && s->streamed && (s->found.is || !is_streamed(request) || request->rows.stream.retries);
+        awaits |= s && s->streamed && (s->found.is || !is_streamed(request) || request->rows.retries);
     }
     return awaits;
 }
@@ -1207,7 +1209,7 @@ static void cut_void(struct client_queue *c, const struct request *request, uint
 {
     const struct request_rows *rows = &request->rows;
     s->found = (struct sequence_void){
-        .is = true, .wrong = rows->stream.wrong[s->lease ? 0 : i], .layer = rows->layer, .rows = rows->count};
+        .is = true, .wrong = rows->wrong[s->lease ? 0 : i], .layer = rows->layer, .rows = rows->count};
     if (s->lease)
         return; /* what its blocks hold is the caller's affair */
     uint32_t row = request->queued.writes[i].row, length = request->queued.streamed[i].length;
@@ -1227,7 +1229,7 @@ void client_queue_look(struct client_queue *c, const struct step *step)
             struct sequence *s = streamed_on(c, request, i);
             if (!s || step_failure(c->o.state->steps))
                 continue;
-            if (!s->found.is && request->rows.k && request->rows.stream.wrong[s->lease ? 0 : i])
+            if (!s->found.is && request->rows.k && request->rows.wrong[s->lease ? 0 : i])
                 cut_void(c, request, i, s);
             if (s->found.is && request->status == 0)
                 (void)fail_void(request, s); /* and the next call on it is told, too */

@@ -78,7 +78,7 @@ static void fill_appends(const struct engine_state *state, const struct request 
                                .count = count,
                                .k = (const uint8_t *)request->rows.k + i * row_bytes,
                                .v = (const uint8_t *)request->rows.v + i * row_bytes,
-                               .wrong = request->rows.stream.wrong};
+                               .wrong = request->rows.wrong};
         ids[n++] = (uint32_t)(p->slots[i] / size);
     }
 }

@@ -224,20 +224,24 @@ struct request_output {
     uint64_t bytes_read; /* by its step */
 };
 
+/* Of the library: tensors lie on the device, and the step is streamed (attention.h). */
+struct request_stream {
+    bool on;
+    void *of; /* the CUstream */
+};
+
 /* Rows of q, k and v at a layer. */
 struct request_rows {
     uint32_t layer;
     bool all_layers; /* of an append: k and v are [layers][count][kv_heads][head_dim] */
     enum attention_kernel kernel;
-    uint32_t count;         /* of q and, but in tables of the caller's own, of k and v */
-    const void *q, *k, *v;  /* q is of geometry.dtype, */
-    enum dtype kv_source;   /* k and v of this: geometry.dtype or geometry.kv_dtype */
-    struct request_stream { /* of the library's */
-        bool on;            /* tensors lie on the device, and the step is streamed (attention.h) */
-        bool retries;       /* rows at positions that stand are compared; else they are refused */
-        void *of;           /* the CUstream */
-        uint8_t *wrong; /* [sequence_count], or [1] of a lease: kv_append.wrong, in staging memory; with k */
-    } stream;
+    uint32_t count;        /* of q and, but in tables of the caller's own, of k and v */
+    const void *q, *k, *v; /* q is of geometry.dtype, */
+    enum dtype kv_source;  /* k and v of this: geometry.dtype or geometry.kv_dtype */
+    struct request_stream stream;
+    bool retries; /* of a stream: rows at positions that stand are compared; else they are refused */
+    uint8_t *
+        wrong; /* likewise: [sequence_count], or [1] of a lease: kv_append.wrong, in staging memory; with k */
     struct request_output out; /* with q */
 };
 
@@ -372,6 +376,7 @@ struct request_merge {
     uint32_t states, rows;
     const void *o;    /* [states][rows][query_heads][head_dim] of geometry.dtype */
     const float *lse; /* [states][rows][query_heads] */
+    struct request_stream stream;
     struct request_output out;
 };
 
@@ -614,6 +619,17 @@ bool request_some_are_good(const struct request_elements *of, size_t first, size
 
 /* request_wrong_element: what is wrong with an element that these functions have found, in words. */
 const char *request_wrong_element(enum dtype dtype, const void *array, size_t at);
+
+/* request_stream(request): the stream that its tensors belong to; NULL: none. */
+static inline const struct request_stream *request_stream(const struct request *request)
+{
+    bool has_rows =
+        request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED;
+    const struct request_stream *stream = has_rows                         ? &request->rows.stream
+                                          : request->kind == REQUEST_MERGE ? &request->merge.stream
+                                                                           : NULL;
+    return stream && stream->on ? stream : NULL;
+}
 
 /* request_fail: set status and detail; returns the status. */
 int request_fail(struct request *request, int status, const char *format, ...)

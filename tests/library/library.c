@@ -411,9 +411,12 @@ START_TEST(own_tables_have_the_bits_of_sequences)
     memcpy(states[0], o[0], sizeof states[0]);
     memcpy(states[1], o[0], sizeof states[1]);
     memcpy(lse[1], lse[0], sizeof lse[0]);
-    ck_good(attnd_merge(
-        a, tensor(&ts, states, 4, 2, 1, QUERY_HEADS, DIM), tensor(&tls, lse, 3, 2, 1, QUERY_HEADS, 0),
-        tensor(&tm, merged, 3, 1, QUERY_HEADS, DIM, 0), tensor(&tlm, lse_merged, 2, 1, QUERY_HEADS, 0, 0)));
+    struct attnd_states both = {.size = sizeof both,
+                                .o = tensor(&ts, states, 4, 2, 1, QUERY_HEADS, DIM),
+                                .lse = tensor(&tls, lse, 3, 2, 1, QUERY_HEADS, 0),
+                                .merged_o = tensor(&tm, merged, 3, 1, QUERY_HEADS, DIM, 0),
+                                .merged_lse = tensor(&tlm, lse_merged, 2, 1, QUERY_HEADS, 0, 0)};
+    ck_good(attnd_merge(a, &both));
     for (uint32_t i = 0; i < QUERY_HEADS; i++)
         ck_assert_double_lt(fabs((double)lse_merged[i] - lse[0][i] - log(2)), 1e-5);
     for (uint32_t i = 0; i < Q_ROW; i++)

@@ -152,7 +152,7 @@ static int place(const struct op *op, uint32_t i, uint32_t first, struct placed 
     uint32_t end = p->position + rows;
     if (given && (request->rows.k ? p->position > at : end > at))
         return ATTND_GAP;
-    if (request->rows.stream.on && request->rows.k && !request->rows.stream.retries && p->position < at)
+    if (request->rows.stream.on && request->rows.k && !request->rows.retries && p->position < at)
         return ATTND_CONFLICT;
     if (request->rows.k &&
         (end > sim.config.limits.sequence_tokens || (s->options.max_tokens && end > s->options.max_tokens)))

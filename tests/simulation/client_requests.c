@@ -575,17 +575,22 @@ static void change_content(struct batch *b)
         b->base[0] = model_unique_base();
 }
 
-/* Have a request streamed, as the library's may be. */
+/* That a request is streamed, as the library's may be, or not. */
+static struct request_stream choose_stream(void)
+{
+    if (!sim.streams || chance(4))
+        return (struct request_stream){0};
+    return (struct request_stream){.on = true, .of = &clients.ops[chance(6)]};
+}
+
 static void stream(struct batch *b, struct request *request)
 {
-    struct request_stream *s = &request->rows.stream;
-    if (!sim.streams || chance(4))
+    request->rows.stream = choose_stream();
+    request->rows.retries = request->rows.stream.on && chance(2);
+    if (!request->rows.stream.on || !b->keys)
         return;
-    *s = (struct request_stream){.on = true, .retries = chance(2), .of = &clients.ops[chance(6)]};
-    if (!b->keys)
-        return;
-    s->wrong = request_tensor(request, b->op->count, 1);
-    memset(s->wrong, 0, b->op->count);
+    request->rows.wrong = request_tensor(request, b->op->count, 1);
+    memset(request->rows.wrong, 0, b->op->count);
     if (sim.faults && chance(12))
         b->op->wrong = below(b->total);
 }
@@ -771,7 +776,8 @@ static struct op *make_merge(void)
         o[i] = (float)below(2000) * 1e-3F - 1;
     for (uint32_t i = 0; i < n; i++)
         lse[i] = chance(4) ? -INFINITY : (float)below(20000) * 1e-3F - 10;
-    request->merge = (struct request_merge){.states = states, .rows = rows, .o = o, .lse = lse};
+    request->merge =
+        (struct request_merge){.states = states, .rows = rows, .o = o, .lse = lse, .stream = choose_stream()};
     give_deadline(request);
     return op;
 }

@@ -116,6 +116,7 @@ PagedRows = _struct(
     *_FIVE,
     ('stream', c_void_p),
 )
+States = _struct('States', *[(n, POINTER(Tensor)) for n in ('o', 'lse', 'merged_o', 'merged_lse')], ('stream', c_void_p))
 Result = _struct(
     'Result',
     ('failed', c_uint32),
@@ -193,7 +194,7 @@ _FUNCTIONS = {
     'append': (c_int, c_void_p, POINTER(Rows), c_uint32, POINTER(c_uint64)),
     'attend': (c_int, c_void_p, POINTER(Rows), c_uint32, POINTER(c_uint64)),
     'paged': (c_int, c_void_p, POINTER(PagedRows), POINTER(c_uint64)),
-    'merge': (c_int, c_void_p, *[POINTER(Tensor)] * 4),
+    'merge': (c_int, c_void_p, POINTER(States)),
     'poll': (c_int, c_void_p, c_uint64, POINTER(Result)),
     'await': (c_int, c_void_p, c_uint64, c_double, POINTER(Result)),
     'turn': (c_int, c_void_p),

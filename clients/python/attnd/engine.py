@@ -549,14 +549,18 @@ class Engine:
         keeps.append(struct)
         return self._run('paged', (byref(struct),), keeps, outputs, wait)
 
-    def merge(self, o, lse):
+    def merge(self, o, lse, *, stream=None):
         """States of the same rows over disjoint keys, o [states][rows][query_heads][head_dim] and lse [states][rows][query_heads], into
-        (o, lse) over all of them."""
-        ao, al = Argument(o, 'o'), Argument(lse, 'lse')
-        merged_o, merged_lse = empty_like(o, ao.shape[1:], ao.type), empty_like(o, al.shape[1:], (2, 32))
-        to, tl = Argument(merged_o, 'merged_o', writes=True), Argument(merged_lse, 'merged_lse', writes=True)
-        _check(self._call('merge', ao.pointer, al.pointer, to.pointer, tl.pointer))
-        return merged_o, merged_lse
+        (o, lse) over all of them. On the GPU it is ordered on the stream, as attend() is."""
+        struct, keeps = _library.States(), []
+        self._inputs(struct, keeps, stream, o=o, lse=lse)
+        merged = empty_like(o, keeps[0].shape[1:], keeps[0].type), empty_like(o, keeps[1].shape[1:], (2, 32))
+        for name, array in zip(('merged_o', 'merged_lse'), merged):
+            keeps.append(Argument(array, name, writes=True, stream=struct.stream))
+            setattr(struct, name, keeps[-1].pointer)
+        on_gpu = keeps[0].tensor.device_type == _library.CUDA
+        _check((self._call_with_room if on_gpu else self._call)('merge', byref(struct)))
+        return merged
 
     def turn(self):
         """Do what there is to do now for calls with wait=False; whether there was anything."""

@@ -127,6 +127,33 @@ class Streams(OfStreams):
                     o2 = self.host.attend(of_host, q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer)
                     self.assertTrue(same(doubled, o2 * 2))
 
+    def test_states_are_merged_on_the_stream(self):
+        """Of halves of a sequence, made on the same stream; a state without keys counts for nothing, whatever its o is."""
+        whole, halves = self.engine.create(), [self.engine.create() for _ in range(2)]
+        k, v = self.kv(200)
+        self.engine.append(whole, k, v, layer=0)
+        for id, first, end in zip(halves, (0, 120), (120, 200)):
+            self.engine.append(id, k[first:end].contiguous(), v[first:end].contiguous(), layer=0)
+        q = values(1, QUERY_HEADS, DIM)
+        with torch.cuda.stream(torch.cuda.Stream()) as _:
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+            torch.cuda._sleep(BUSY_CYCLES // 10)
+            expected, expected_lse = self.engine.attend(whole, q, layer=0, lse=True)
+            states = [self.engine.attend(id, q, layer=0, lse=True) for id in halves]
+            nothing = torch.full_like(q, 7), torch.full((1, QUERY_HEADS), float('-inf'), device='cuda')
+            nan = torch.full_like(q, 7), torch.full((1, QUERY_HEADS), float('nan'), device='cuda')
+            all_ = [*states, nothing, nan]
+            event = torch.cuda.Event()
+            event.record()
+            merged, lse = self.engine.merge(torch.stack([s[0] for s in all_]), torch.stack([s[1] for s in all_]))
+            self.assertFalse(event.query(), 'merge() has waited for the GPU')
+            torch.cuda.current_stream().synchronize()
+        torch.testing.assert_close(merged, expected, atol=2e-2, rtol=2e-2)
+        torch.testing.assert_close(lse, expected_lse, atol=1e-4, rtol=1e-4)
+        host, host_lse = self.host.merge(torch.stack([s[0] for s in states]).cpu(), torch.stack([s[1] for s in states]).cpu())
+        self.assertTrue(same(merged, host))
+        self.assertTrue(same(lse, host_lse))
+
     def test_what_is_not_finite_is_void_with_all_that_followed(self):
         id, other = self.engine.create(), self.engine.create()
         for layer in range(LAYERS):

@@ -452,7 +452,9 @@ extern "C" __global__ void __launch_bounds__(HEAD_DIM_MAX) merge_states(cuda_ope
         __syncthreads(); /* what was there is read */
         if (threadIdx.x < count) {
             float lse = m.lse[(first + threadIdx.x) * (size_t)m.apart + head];
-            shared[threadIdx.x] = lse == largest ? 1.0f : expf(lse - largest);
+            shared[threadIdx.x] = lse == largest  ? 1.0f
+                                  : lse < largest ? expf(lse - largest)
+                                                  : 0.0f; /* NaN */
         }
         __syncthreads(); /* the weights are there */
         for (uint32_t i = 0; i < count; i++) {
