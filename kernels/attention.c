@@ -162,6 +162,51 @@ const char *attention_look_at_stream(struct attention *a, void *stream)
     return a->failure[0] ? NULL : a->ops->look_at_stream(a, stream);
 }
 
+void *attention_own_stream(struct attention *a)
+{
+    return a->ops->own_stream ? a->ops->own_stream(a) : NULL;
+}
+
+uint64_t attention_region_bytes(struct attention *a, uint64_t bytes)
+{
+    return a->ops->region_bytes && !a->failure[0] ? a->ops->region_bytes(a, bytes) : 0;
+}
+
+int attention_region_make(struct attention *a, uint64_t bytes, struct attention_region *region, int *fd,
+                          char error[ATTENTION_ERROR_BYTES])
+{
+    if (a->failure[0]) {
+        memcpy(error, a->failure, sizeof a->failure);
+        return ATTND_DEVICE;
+    }
+    enter(a);
+    int rc = a->ops->region_make(a, bytes, region, fd, error);
+    leave(a);
+    return rc;
+}
+
+int attention_region_take(struct attention *a, int fd, uint64_t bytes, bool writes,
+                          struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
+{
+    if (a->failure[0]) {
+        memcpy(error, a->failure, sizeof a->failure);
+        return ATTND_DEVICE;
+    }
+    enter(a);
+    int rc = a->ops->region_take(a, fd, bytes, writes, region, error);
+    leave(a);
+    return rc;
+}
+
+void attention_region_end(struct attention *a, const struct attention_region *region)
+{
+    if (a->failure[0]) /* the device keeps it */
+        return;
+    enter(a);
+    a->ops->region_end(a, region);
+    leave(a);
+}
+
 void attention_visit(struct attention *a, bool begins)
 {
     if (a->ops->visit && !a->hangs)

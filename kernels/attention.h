@@ -245,6 +245,29 @@ bool attention_may_continue(struct attention *attention);
 const char *attention_look_at(struct attention *attention, const void *address);
 const char *attention_look_at_stream(struct attention *attention, void *stream);
 
+/* attention_own_stream: a stream (CUstream) for streamed steps whose tensors are there when they are submitted; NULL: the backend takes no
+ * streams. */
+void *attention_own_stream(struct attention *attention);
+
+/* Memory of the device that another process of this host may have, too. */
+struct attention_region {
+    void *address; /* of the device, here */
+    uint64_t bytes;
+};
+
+/* attention_region_bytes: how many bytes a region of at least `bytes` has; 0: the backend has no regions.
+ * attention_region_make: a new one of so many, with a descriptor for others to map it by, which is the caller's to close.
+ * attention_region_take: memory that came with a descriptor, to read, or to write, too (`writes`); the descriptor stays the caller's.
+ * Both return 0, ATTND_NO_MEMORY or ATTND_INVALID with a sentence. They take a fraction of a millisecond. attention_region_end: unmap one
+ * that no step in flight names. */
+uint64_t attention_region_bytes(struct attention *attention, uint64_t bytes);
+MUST_USE int attention_region_make(struct attention *attention, uint64_t bytes,
+                                   struct attention_region *region, int *fd,
+                                   char error[ATTENTION_ERROR_BYTES]);
+MUST_USE int attention_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,
+                                   struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
+void attention_region_end(struct attention *attention, const struct attention_region *region);
+
 /* attention_visit: the calling thread is about to call, or has called, functions of the backend, and what it has of the driver's (a
  * context) is to be as it was before. */
 void attention_visit(struct attention *attention, bool begins);

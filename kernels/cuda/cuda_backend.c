@@ -87,6 +87,11 @@ static const char *cuda_look_at_stream(struct attention *attention, void *stream
                                                    : "is being captured, and a call cannot be replayed";
 }
 
+static void *cuda_own_stream(struct attention *attention)
+{
+    return ((struct cuda_backend *)attention)->device.stream;
+}
+
 static void cuda_visit(struct attention *attention, bool begins)
 {
     struct cuda_device *d = &((struct cuda_backend *)attention)->device;
@@ -188,6 +193,11 @@ static const struct attention_ops ops = {
     .look_at = cuda_look_at,
     .look_at_stream = cuda_look_at_stream,
     .visit = cuda_visit,
+    .own_stream = cuda_own_stream,
+    .region_bytes = cuda_region_bytes,
+    .region_make = cuda_region_make,
+    .region_take = cuda_region_take,
+    .region_end = cuda_region_end,
     .graphs = cuda_graphs,
     .self_test = cuda_self_test,
     .roof_part = cuda_roof_part,

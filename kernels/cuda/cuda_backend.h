@@ -116,4 +116,12 @@ MUST_USE bool cuda_operations_init(struct cuda_backend *b);
 void cuda_operations_add(struct cuda_backend *b, const struct attention_step *step, uint64_t ticket);
 void cuda_operations_deliver(struct cuda_backend *b, uint64_t ticket);
 
+/* cuda_regions.c; see attention_region_make(). */
+uint64_t cuda_region_bytes(struct attention *attention, uint64_t bytes);
+MUST_USE int cuda_region_make(struct attention *attention, uint64_t bytes, struct attention_region *region,
+                              int *fd, char error[ATTENTION_ERROR_BYTES]);
+MUST_USE int cuda_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,
+                              struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
+void cuda_region_end(struct attention *attention, const struct attention_region *region);
+
 #endif

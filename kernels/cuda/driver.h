@@ -64,6 +64,17 @@
     XX(cuGraphExecDestroy, true)                                                                             \
     XX(cuGraphDestroy, true)                                                                                 \
     XX(cuGetErrorName, true)                                                                                 \
+    XX(cuMemCreate, false)                                                                                   \
+    XX(cuMemRelease, false)                                                                                  \
+    XX(cuMemExportToShareableHandle, false)                                                                  \
+    XX(cuMemImportFromShareableHandle, false)                                                                \
+    XX(cuMemAddressReserve, false)                                                                           \
+    XX(cuMemAddressFree, false)                                                                              \
+    XX(cuMemMap, false)                                                                                      \
+    XX(cuMemUnmap, false)                                                                                    \
+    XX(cuMemSetAccess, false)                                                                                \
+    XX(cuMemGetAllocationGranularity, false)                                                                 \
+    XX(cuMemGetAllocationPropertiesFromHandle, false)                                                        \
     XX(cuTensorMapEncodeTiled, false)                                                                        \
     XX(cuLaunchKernelEx, false)
 

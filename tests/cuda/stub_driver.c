@@ -19,10 +19,13 @@
 #undef cuEventElapsedTime /* driver.h asks for it under this name, not for a later version */
 CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 
+#include <fcntl.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum {
@@ -126,6 +129,88 @@ static void *handle(void)
         return CUDA_SUCCESS;                                                                                 \
     }
 
+/* ---- memory that other processes map: a memfd; its handle is the descriptor, one up so that none is 0 ---- */
+
+enum { REGION_UNIT = 2 << 20 };
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *made, size_t bytes, const CUmemAllocationProp *of, unsigned long long flags)
+{
+    called("cuMemCreate");
+    int fd = of->requestedHandleTypes && !flags ? memfd_create("gpu", MFD_CLOEXEC) : -1;
+    if (fd < 0 || bytes % REGION_UNIT || bytes > (size_t)1 << 30 || ftruncate(fd, (off_t)bytes) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (CUmemGenericAllocationHandle)fd + 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle of)
+{
+    called("cuMemRelease");
+    close((int)of - 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *fd, CUmemGenericAllocationHandle of, CUmemAllocationHandleType type, unsigned long long flags)
+{
+    int copy = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !flags ? dup((int)of - 1) : -1;
+    called("cuMemExportToShareableHandle");
+    memcpy(fd, &copy, sizeof copy);
+    return copy < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *of, void *fd, CUmemAllocationHandleType type)
+{
+    int copy = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? dup((int)(intptr_t)fd) : -1;
+    called("cuMemImportFromShareableHandle");
+    *of = (CUmemGenericAllocationHandle)copy + 1;
+    return copy < 0 || fcntl(copy, F_GET_SEALS) < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *of, CUmemGenericAllocationHandle handle_)
+{
+    called("cuMemGetAllocationPropertiesFromHandle");
+    *of = (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    of->location.type = handle_ ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_INVALID;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *at, size_t bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+{
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    called("cuMemAddressReserve");
+    *at = (CUdeviceptr)(uintptr_t)memory;
+    return memory == MAP_FAILED || alignment || hint || flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr at, size_t bytes)
+{
+    called("cuMemAddressFree");
+    return munmap((void *)(uintptr_t)at, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAllocationHandle of, unsigned long long flags)
+{
+    off_t end = lseek((int)of - 1, 0, SEEK_END);
+    called("cuMemMap");
+    if (offset || flags || end < 0 || bytes > (size_t)end || bytes % REGION_UNIT ||
+        mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)of - 1, 0) == MAP_FAILED)
+        return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes)
+{
+    called("cuMemUnmap");
+    return mmap((void *)(uintptr_t)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED;
+}
+
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+    int writes = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? PROT_WRITE : 0;
+    called("cuMemSetAccess");
+    return count != 1 || mprotect((void *)(uintptr_t)at, bytes, PROT_READ | writes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 /* clang-format off */
 CUresult cuInit(unsigned flags) SUCCEED(cuInit)
@@ -137,6 +222,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) GIVE(cuDe
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) SUCCEED(cuDevicePrimaryCtxRelease_v2)
 CUresult cuCtxSetCurrent(CUcontext context) SUCCEED(cuCtxSetCurrent)
 CUresult cuCtxGetCurrent(CUcontext *context) GIVE(cuCtxGetCurrent, context, NULL)
+CUresult cuMemGetAllocationGranularity(size_t *unit, const CUmemAllocationProp *of, CUmemAllocationGranularity_flags o) GIVE(cuMemGetAllocationGranularity, unit, REGION_UNIT)
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n) GIVE(cuMemAlloc_v2, at, (CUdeviceptr)(uintptr_t)calloc(1, n))
 CUresult cuMemHostAlloc(void **at, size_t n, unsigned flags) GIVE(cuMemHostAlloc, at, calloc(1, n))
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t n, CUstream stream) SUCCEED(cuMemsetD8Async)
@@ -204,6 +290,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
 {
     *value = which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                   ? MULTIPROCESSORS
              : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR             ? 9
+             : which == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED ? 1
              : which == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR ? SM_BYTES
                                                                                  : 0;
     return CUDA_SUCCESS;

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_regions.c - memory of the GPU that another process of this host has, too: by the driver's virtual memory management, whose
+ * descriptors are files. Memory that was made here stays when the other process dies, and the other way round.
+ *
+ *   make     cuMemCreate -> a descriptor to give away -> mapped here
+ *   take     a descriptor that came -> cuMemImport... -> mapped here, to read or to write, too
+ *
+ * What goes wrong here is the region's, not the device's: the driver says that memory is short, or a descriptor none of its. */
+#include "kernels/cuda/cuda_backend.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int refuse(const struct cuda_device *d, CUresult result, const char *doing, char *error)
+{
+    snprintf(error, ATTENTION_ERROR_BYTES, "%s: the driver says %s", doing,
+             cuda_driver_error(&d->cu, result));
+    return result == CUDA_ERROR_OUT_OF_MEMORY ? ATTND_NO_MEMORY : ATTND_INVALID;
+}
+
+/* Where regions can be had: with a driver that knows them, on a GPU that has descriptors. */
+static bool has_regions(const struct cuda_device *d)
+{
+    const struct cuda_driver *cu = &d->cu;
+    int has = 0;
+    return cu->cuMemCreate && cu->cuMemRelease && cu->cuMemExportToShareableHandle &&
+           cu->cuMemImportFromShareableHandle && cu->cuMemAddressReserve && cu->cuMemAddressFree &&
+           cu->cuMemMap && cu->cuMemUnmap && cu->cuMemSetAccess && cu->cuMemGetAllocationGranularity &&
+           cu->cuMemGetAllocationPropertiesFromHandle &&
+           cu->cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                    d->device) == CUDA_SUCCESS &&
+           has;
+}
+
+static CUmemAllocationProp properties_of(const struct cuda_device *d)
+{
+    CUmemAllocationProp of = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                              .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    of.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    of.location.id = d->device;
+    return of;
+}
+
+/* Bytes rounded up to what the driver maps; 0: it says nothing. */
+static uint64_t rounded(const struct cuda_device *d, uint64_t bytes)
+{
+    const CUmemAllocationProp of = properties_of(d);
+    size_t unit = 0;
+    if (d->cu.cuMemGetAllocationGranularity(&unit, &of, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
+        unit == 0 || bytes > UINT64_MAX / 2)
+        return 0;
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* Map what the handle is of. */
+static CUresult map(const struct cuda_device *d, CUmemGenericAllocationHandle handle, uint64_t bytes,
+                    bool writes, CUdeviceptr *address)
+{
+    const struct cuda_driver *cu = &d->cu;
+    CUmemAccessDesc access = {.flags = writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                                              : CU_MEM_ACCESS_FLAGS_PROT_READ};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = d->device;
+    CUresult result = cu->cuMemAddressReserve(address, bytes, 0, 0, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = cu->cuMemMap(*address, bytes, 0, handle, 0);
+    if (result == CUDA_SUCCESS) {
+        result = cu->cuMemSetAccess(*address, bytes, &access, 1);
+        if (result != CUDA_SUCCESS)
+            (void)cu->cuMemUnmap(*address, bytes);
+    }
+    if (result != CUDA_SUCCESS)
+        (void)cu->cuMemAddressFree(*address, bytes);
+    return result;
+}
+
+uint64_t cuda_region_bytes(struct attention *attention, uint64_t bytes)
+{
+    const struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    return has_regions(d) ? rounded(d, bytes) : 0;
+}
+
+int cuda_region_make(struct attention *attention, uint64_t bytes, struct attention_region *region, int *fd,
+                     char error[ATTENTION_ERROR_BYTES])
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    const CUmemAllocationProp of = properties_of(d);
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address = 0;
+    int made = -1;
+    cuda_enter(d);
+    CUresult result = d->cu.cuMemCreate(&handle, bytes, &of, 0);
+    if (result != CUDA_SUCCESS)
+        return refuse(d, result, "taking memory of the GPU", error);
+    result = d->cu.cuMemExportToShareableHandle(&made, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == CUDA_SUCCESS)
+        result = map(d, handle, bytes, true, &address);
+    (void)d->cu.cuMemRelease(handle); /* what is mapped, and the descriptor, keep it */
+    if (result != CUDA_SUCCESS) {
+        if (made >= 0)
+            close(made);
+        return refuse(d, result, "mapping memory of the GPU", error);
+    }
+    *fd = made;
+    *region = (struct attention_region){(void *)(uintptr_t)address, bytes};
+    return 0;
+}
+
+int cuda_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,
+                     struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp has;
+    CUdeviceptr address = 0;
+    cuda_enter(d);
+    CUresult result = d->cu.cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd,
+                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS)
+        return refuse(d, result, "the descriptor is no memory of a GPU", error);
+    result = d->cu.cuMemGetAllocationPropertiesFromHandle(&has, handle);
+    if (result == CUDA_SUCCESS && has.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = map(d, handle, bytes, writes, &address);
+    (void)d->cu.cuMemRelease(handle);
+    if (result != CUDA_SUCCESS)
+        return refuse(d, result, "the memory cannot be mapped for this GPU with so many bytes", error);
+    *region = (struct attention_region){(void *)(uintptr_t)address, bytes};
+    return 0;
+}
+
+void cuda_region_end(struct attention *attention, const struct attention_region *region)
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    CUdeviceptr address = (CUdeviceptr)(uintptr_t)region->address;
+    cuda_enter(d);
+    cuda_holds(d, d->cu.cuMemUnmap(address, region->bytes), "unmapping a region");
+    cuda_holds(d, d->cu.cuMemAddressFree(address, region->bytes), "giving back a region's addresses");
+}
