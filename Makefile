@@ -268,7 +268,7 @@ bench: $(BENCHES) all
 
 # The tests on a GPU, as a folder that runs elsewhere; here too if there is one.
 .PHONY: check-cuda
-check-cuda: all $(B)/tests/conformance $(B)/tests/library $(B)/bench/bench_cuda
+check-cuda: all $(REGISTERED) $(B)/tests/conformance $(B)/tests/library $(B)/bench/bench_cuda
 	@bash scripts/check_cuda.sh
 
 # On a machine with a GPU. Results are added to CSV.

@@ -73,6 +73,8 @@ static const struct key keys[] = {
     {"transport.listen", KIND_LISTENER, AT(transport), 0, 0, "\"\"", NULL,
      "unix:PATH, fd:N, or {address, anonymous, mode, group}, of clients with registered memory (docs/TRANSPORTS.md); empty: none"},
     {"transport.clients", KIND_U32, AT(transport_clients), 1, 16384, "256", NULL, "of these, at a time"},
+    {"transport.gpu_bytes", KIND_BYTES, AT(transport_gpu_bytes), 0, INT64_MAX, "\"256MiB\"", NULL,
+     "of GPU memory that they may have in regions, together"},
     {"transport.spin_us", KIND_U32, AT(transport_spin_us), 0, 10000, "50", NULL,
      "that the engine, with nothing else to do, looks for another call of theirs before it sleeps; takes a processor meanwhile"},
     {"management.listen", KIND_STRING, AT(management), 0, 0, "\"\"", NULL,

@@ -38,7 +38,9 @@ enum registered_kind {
     REGISTERED_REGION,       /* the daemon makes a region of `bytes`; answered with it */
     REGISTERED_OWN_REGION,   /* the region is the memfd that comes along */
     REGISTERED_CLOSE_REGION, /* answered when no call uses it any more */
-    REGISTERED_END           /* the daemon's: the client has ended, and why */
+    REGISTERED_END,          /* the daemon's: the client has ended, and why */
+    REGISTERED_GPU_REGION, /* as REGION, in memory of the daemon's GPU: a descriptor for cuMemImportFromShareableHandle() */
+    REGISTERED_OWN_GPU_REGION /* as OWN_REGION: what cuMemExportToShareableHandle() has made comes along */
 };
 
 struct registered_message {
@@ -48,7 +50,7 @@ struct registered_message {
     uint32_t region;  /* of CLOSE_REGION */
     uint32_t key_bytes;
     char key[REGISTERED_KEY_BYTES]; /* of HELLO */
-    uint32_t spare;                 /* 0 */
+    uint32_t writes; /* of OWN_GPU_REGION: 1: o and lse may go there; 0: the daemon only reads it */
 };
 
 struct registered_answer {
@@ -65,7 +67,9 @@ struct registered_answer {
 
 enum registered_call_kind { REGISTERED_APPEND = 1, REGISTERED_ATTEND };
 
-/* Offsets are into the region. */
+/* Offsets are into the region; those of q, k, v, o and lse into that of `tensors`. In GPU memory they are aligned to 8 bytes and written
+ * before the call is put; whether k and v are finite is found out by the GPU, and then the call is void, and what followed on the
+ * sequence (docs/LIBRARY.md has the rules). */
 struct registered_call {
     uint64_t tag; /* comes back with the completion */
     uint32_t kind;
@@ -76,7 +80,7 @@ struct registered_call {
     uint32_t timeout_ms;           /* after it was taken; 0: none */
     uint32_t sequence_count, rows; /* rows: of all sequences */
     uint32_t token_count;          /* ids of the first rows' tokens */
-    uint32_t spare;
+    uint32_t tensors;   /* 0: they lie in `region`; else 1 + the number of a region in GPU memory */
     uint64_t sequences; /* u64[sequence_count] ids */
     uint64_t counts;    /* u32[sequence_count] rows of each; NONE: one each */
     uint64_t positions; /* u32[sequence_count] of the first row of each; NONE: where it ends */
@@ -85,7 +89,9 @@ struct registered_call {
     uint64_t k, v;      /* [rows][kv_heads][head_dim]; both or NONE */
     uint64_t o;         /* as q; with ATTEND */
     uint64_t lse;       /* f32 [rows][query_heads]; or NONE */
-    uint64_t last_spare;
+    uint32_t
+        retry; /* 1: in GPU memory, too, rows at positions that stand are compared; else they are refused */
+    uint32_t spare;
 };
 
 struct registered_completion {

@@ -167,11 +167,6 @@ void *attention_own_stream(struct attention *a)
     return a->ops->own_stream ? a->ops->own_stream(a) : NULL;
 }
 
-uint64_t attention_region_bytes(struct attention *a, uint64_t bytes)
-{
-    return a->ops->region_bytes && !a->failure[0] ? a->ops->region_bytes(a, bytes) : 0;
-}
-
 int attention_region_make(struct attention *a, uint64_t bytes, struct attention_region *region, int *fd,
                           char error[ATTENTION_ERROR_BYTES])
 {

@@ -77,8 +77,10 @@ struct attention_info {
     uint32_t threads; /* of the host, or multiprocessors */
     uint32_t tasks;   /* pieces of work that keep all of them busy to the end */
     bool bit_stable;
-    bool on_device;           /* not on this machine's processors, which are free while a step is computed */
-    bool takes_streams;       /* steps may be streamed */
+    bool on_device;     /* not on this machine's processors, which are free while a step is computed */
+    bool takes_streams; /* steps may be streamed */
+    uint64_t
+        region_unit; /* regions have a multiple of so many bytes (attention_region_make); 0: there are none */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
     struct tile_caps tile_caps;
     bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
@@ -255,12 +257,10 @@ struct attention_region {
     uint64_t bytes;
 };
 
-/* attention_region_bytes: how many bytes a region of at least `bytes` has; 0: the backend has no regions.
- * attention_region_make: a new one of so many, with a descriptor for others to map it by, which is the caller's to close.
+/* Of backends with info.region_unit. attention_region_make: a new one of so many bytes, a multiple of that, with a descriptor for others to map it by, which is the caller's to close.
  * attention_region_take: memory that came with a descriptor, to read, or to write, too (`writes`); the descriptor stays the caller's.
  * Both return 0, ATTND_NO_MEMORY or ATTND_INVALID with a sentence. They take a fraction of a millisecond. attention_region_end: unmap one
  * that no step in flight names. */
-uint64_t attention_region_bytes(struct attention *attention, uint64_t bytes);
 MUST_USE int attention_region_make(struct attention *attention, uint64_t bytes,
                                    struct attention_region *region, int *fd,
                                    char error[ATTENTION_ERROR_BYTES]);

@@ -17,13 +17,12 @@ struct attention_ops {
     struct attention_times (*times)(struct attention *attention, uint64_t ticket);
     void *(*host_memory)(struct attention *attention, size_t bytes);
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
-    /* NULL, all nine: no step is streamed, and there are no regions */
+    /* NULL, all eight: no step is streamed, and there are no regions */
     bool (*may_continue)(struct attention *attention);
     const char *(*look_at)(struct attention *attention, const void *address);
     const char *(*look_at_stream)(struct attention *attention, void *stream);
     void (*visit)(struct attention *attention, bool begins);
     void *(*own_stream)(struct attention *attention);
-    uint64_t (*region_bytes)(struct attention *attention, uint64_t bytes);
     int (*region_make)(struct attention *attention, uint64_t bytes, struct attention_region *region, int *fd,
                        char error[ATTENTION_ERROR_BYTES]);
     int (*region_take)(struct attention *attention, int fd, uint64_t bytes, bool writes,

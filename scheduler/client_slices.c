@@ -111,8 +111,7 @@ static uint32_t make_appends(const struct engine_state *state, const struct requ
                                          .count = n,
                                          .k = (const uint8_t *)request->rows.k + skip,
                                          .v = (const uint8_t *)request->rows.v + skip,
-                                         .wrong =
-                                             request->rows.stream.on ? request->rows.wrong + i : NULL,
+                                         .wrong = request->rows.stream.on ? request->rows.wrong + i : NULL,
                                          .content = sequences_at(state->sequences, at.row)->content};
         if (n > 0)
             appends[count++] = append;

@@ -46,6 +46,7 @@ enum {
     TENSORS = 3,            /* q, k, v; or o, lse */
     LISTS_LEAST = 64 << 10, /* of memory.bytes, for the lists of a call, and */
     LISTS_FACTOR = 16,      /* for each of their bytes what is made of them */
+    GPU_ALIGNMENT = 8,      /* of tensors there: kernels load so much at once */
     ANSWER_BYTES_MAX = REQUEST_ARENA_BYTES / 2
 };
 
@@ -63,9 +64,10 @@ struct passage {
 
 /* What is known of a request that came from a ring; its cookie. */
 struct doorbell_call {
-    struct doorbell_client *client; /* NULL: the request is free */
-    struct doorbell_region *region; /* NULL: there is none with that number */
-    struct registered_call of;      /* the copy */
+    struct doorbell_client *client;  /* NULL: the request is free */
+    struct doorbell_region *region;  /* NULL: there is none with that number */
+    struct doorbell_region *tensors; /* likewise: of its tensors, if they are in GPU memory */
+    struct registered_call of;       /* the copy */
     struct request *request;
     struct passage passages[TENSORS];
     uint32_t passage_count, passage; /* the one that is being copied, */
@@ -262,7 +264,8 @@ static int check_kind(const struct registered_call *c, const struct geometry *g,
 }
 
 int doorbell_check(const struct registered_call *c, const struct geometry *g, uint32_t rows_max,
-                   uint64_t region_bytes, struct doorbell_bytes *bytes, char detail[REQUEST_DETAIL_BYTES])
+                   uint64_t region_bytes, uint64_t tensor_bytes, struct doorbell_bytes *bytes,
+                   char detail[REQUEST_DETAIL_BYTES])
 {
     bool attends = c->kind == REGISTERED_ATTEND;
     *bytes = (struct doorbell_bytes){0};
@@ -293,11 +296,15 @@ int doorbell_check(const struct registered_call *c, const struct geometry *g, ui
                  {"lse", c->lse, bytes->lse, bytes->lse > 0}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         bool list = i < 4;
+        uint64_t most = list ? region_bytes : tensor_bytes;
         bytes->lists += list && parts[i].wanted ? parts[i].bytes : 0;
-        if (parts[i].wanted && !lies_within(parts[i].offset, parts[i].bytes, region_bytes))
+        if (parts[i].wanted && !lies_within(parts[i].offset, parts[i].bytes, most))
             return refuse(detail, "%s: has %llu bytes from %llu on, and the region has %llu", parts[i].name,
                           (unsigned long long)parts[i].bytes, (unsigned long long)parts[i].offset,
-                          (unsigned long long)region_bytes);
+                          (unsigned long long)most);
+        if (parts[i].wanted && !list && c->tensors && parts[i].offset % GPU_ALIGNMENT)
+            return refuse(detail, "%s: wants a multiple of %d in GPU memory, has %llu", parts[i].name,
+                          GPU_ALIGNMENT, (unsigned long long)parts[i].offset);
     }
     return 0;
 }
@@ -312,6 +319,27 @@ static void complete_control(struct doorbell *d, struct request **closer)
         d->o.complete(request, d->o.cookie);
 }
 
+static bool is_on_gpu(const struct doorbell_region *region)
+{
+    return region->fd < 0;
+}
+
+static uint64_t *bytes_like(struct doorbell *d, const struct doorbell_region *region)
+{
+    return is_on_gpu(region) ? &d->counts.gpu_bytes : &d->counts.bytes;
+}
+
+/* It is counted no more; memory of the GPU is unmapped, too, a memfd the loop's to close. */
+static void give_up_region(struct doorbell *d, struct doorbell_region *region)
+{
+    d->counts.regions--;
+    *bytes_like(d, region) -= region->bytes;
+    if (!is_on_gpu(region))
+        return;
+    attention_region_end(step_attention(d->o.state->steps), &region->gpu);
+    region->open = false;
+}
+
 /* A region is the loop's again. */
 static void close_region(struct doorbell *d, struct doorbell_region *region)
 {
@@ -319,9 +347,9 @@ static void close_region(struct doorbell *d, struct doorbell_region *region)
     if (region->closer) {
         region->closer->doorbell.fd = region->fd;
         region->closer->doorbell.bytes = region->bytes;
+        region->closer->doorbell.gpu = is_on_gpu(region);
     }
-    d->counts.regions--;
-    d->counts.bytes -= region->bytes;
+    give_up_region(d, region);
     region->open = false;
     complete_control(d, &region->closer);
 }
@@ -330,11 +358,8 @@ static void close_region(struct doorbell *d, struct doorbell_region *region)
 static void close_client(struct doorbell *d, struct doorbell_client *client)
 {
     for (uint32_t i = 0; i < REGISTERED_REGIONS; i++) {
-        struct doorbell_region *region = &client->regions[i];
-        if (!region->open)
-            continue;
-        d->counts.regions--;
-        d->counts.bytes -= region->bytes;
+        if (client->regions[i].open)
+            give_up_region(d, &client->regions[i]);
     }
     make_cold(d, client);
     client->open = false;
@@ -347,7 +372,7 @@ static void close_client(struct doorbell *d, struct doorbell_client *client)
 static void release_call(struct doorbell *d, struct doorbell_call *call)
 {
     struct doorbell_client *client = call->client;
-    struct doorbell_region *region = call->region;
+    struct doorbell_region *const regions[] = {call->region, call->tensors};
     struct request *request = call->request;
     if (call->counts)
         tenant_calls_give(client->terms.use);
@@ -362,8 +387,10 @@ static void release_call(struct doorbell *d, struct doorbell_call *call)
     d->free_count++;
     d->released = true;
     client->calls--;
-    if (region && --region->calls == 0 && region->closer)
-        close_region(d, region);
+    for (size_t i = 0; i < sizeof regions / sizeof regions[0]; i++) {
+        if (regions[i] && --regions[i]->calls == 0 && regions[i]->closer)
+            close_region(d, regions[i]);
+    }
     if (client->closer && client->calls == 0)
         close_client(d, client);
 }
@@ -500,13 +527,14 @@ void doorbell_complete(struct doorbell *d, struct request *request)
     struct doorbell_call *call = request->cookie;
     const struct request_output *out = &request->rows.out;
     struct doorbell_bytes bytes;
-    if (request->status != 0 || request->kind != REQUEST_ATTEND || !is_answered(call->client)) {
+    if (request->status != 0 || request->kind != REQUEST_ATTEND || call->tensors ||
+        !is_answered(call->client)) {
         answer(d, call);
         return;
     }
     int rc =
         doorbell_check(&call->of, &d->o.state->config->geometry, d->o.state->config->limits.rows_per_call,
-                       call->region->bytes, &bytes, request->detail);
+                       call->region->bytes, call->region->bytes, &bytes, request->detail);
     assert(rc == 0); /* as it was when it was taken */
     (void)rc;
     call->passages[0] =
@@ -607,6 +635,31 @@ static bool add_passage(struct doorbell *d, struct doorbell_call *call, const ch
     return memory;
 }
 
+/* Tensors of a call that lie in GPU memory are used there; and room for what the GPU says of k and v. */
+static bool use_in_place(struct doorbell *d, struct doorbell_call *call, const struct doorbell_bytes *bytes)
+{
+    const struct registered_call *c = &call->of;
+    struct request_rows *rows = &call->request->rows;
+    uint8_t *memory = call->tensors->gpu.address;
+    rows->stream =
+        (struct request_stream){.on = true, .of = attention_own_stream(step_attention(d->o.state->steps))};
+    rows->retries = c->retry;
+    rows->q = bytes->q ? memory + c->q : NULL;
+    rows->k = bytes->kv ? memory + c->k : NULL;
+    rows->v = bytes->kv ? memory + c->v : NULL;
+    rows->out.o = bytes->o ? memory + c->o : NULL;
+    rows->out.lse = bytes->lse ? (float *)(void *)(memory + c->lse) : NULL;
+    if (!bytes->kv)
+        return true;
+    rows->wrong = request_tensor(call->request, c->sequence_count, 1);
+    if (!rows->wrong) {
+        fail(d, call, ATTND_BUSY, "no memory for marks: limits.staging_bytes or memory.bytes are in use");
+        return false;
+    }
+    memset(rows->wrong, 0, c->sequence_count);
+    return true;
+}
+
 /* Find staging memory for the tensors of a call. */
 static bool find_room(struct doorbell *d, struct doorbell_call *call, const struct doorbell_bytes *bytes)
 {
@@ -675,12 +728,20 @@ static void begin_call(struct doorbell *d, struct doorbell_call *call)
     if (!count_call(d, call))
         return;
     if (!call->region) {
-        fail(d, call, ATTND_NOT_FOUND, "region: there is no region %u", c->region);
+        fail(d, call, ATTND_NOT_FOUND, "region: there is no region %u in host memory", c->region);
         return;
     }
-    if (doorbell_check(c, &config->geometry, config->limits.rows_per_call, call->region->bytes, &bytes,
-                       detail) != 0) {
+    if (c->tensors && !call->tensors) {
+        fail(d, call, ATTND_NOT_FOUND, "tensors: there is no region %u in GPU memory", c->tensors - 1);
+        return;
+    }
+    if (doorbell_check(c, &config->geometry, config->limits.rows_per_call, call->region->bytes,
+                       call->tensors ? call->tensors->bytes : call->region->bytes, &bytes, detail) != 0) {
         fail(d, call, ATTND_INVALID, "%s", detail);
+        return;
+    }
+    if (call->tensors && bytes.o && !call->tensors->writes) {
+        fail(d, call, ATTND_INVALID, "o: the region was registered to be read only");
         return;
     }
     uint64_t lists = LISTS_LEAST + LISTS_FACTOR * bytes.lists;
@@ -695,8 +756,24 @@ static void begin_call(struct doorbell *d, struct doorbell_call *call)
     request->rows.kernel = (enum attention_kernel)c->kernel;
     request->rows.count = c->rows;
     request->rows.kv_source = c->kv_stored ? config->geometry.kv_dtype : config->geometry.dtype;
-    if (read_lists(d, call) && find_room(d, call, &bytes))
-        call->client->reading = call;
+    if (!read_lists(d, call))
+        return;
+    if (!call->tensors) {
+        if (find_room(d, call, &bytes))
+            call->client->reading = call;
+    } else if (use_in_place(d, call, &bytes)) {
+        submit(d, call);
+    }
+}
+
+/* The region of that number, which a call is to use; NULL: there is none in such memory. */
+static struct doorbell_region *use_region(struct doorbell_client *client, uint32_t number, bool on_gpu)
+{
+    struct doorbell_region *region = number < REGISTERED_REGIONS ? &client->regions[number] : NULL;
+    if (!region || !region->open || region->closer || is_on_gpu(region) != on_gpu)
+        return NULL;
+    region->calls++;
+    return region;
 }
 
 /* How many calls a client has put; ends it, and is 0, when its ring makes no sense (I1). */
@@ -730,11 +807,8 @@ static bool take_call(struct doorbell *d, struct doorbell_client *client)
     client->calls++;
     copy_call(&call->of, &client->ring->calls[client->head % REGISTERED_CALLS]);
     store(&client->ring->calls_head, ++client->head);
-    struct doorbell_region *region =
-        call->of.region < REGISTERED_REGIONS ? &client->regions[call->of.region] : NULL;
-    call->region = region && region->open && !region->closer ? region : NULL;
-    if (call->region)
-        region->calls++;
+    call->region = use_region(client, call->of.region, false);
+    call->tensors = call->of.tensors ? use_region(client, call->of.tensors - 1, true) : NULL;
     d->counts.calls++;
     d->active_s = d->o.clock(d->o.clock_cookie);
     begin_call(d, call);
@@ -805,6 +879,19 @@ static int open_client(struct doorbell *d, struct request *request)
     return 0;
 }
 
+/* Memory of the GPU, made for a region or a client's own. */
+static int map_region(struct doorbell *d, struct request *request, struct doorbell_region *region)
+{
+    struct request_doorbell *ask = &request->doorbell;
+    struct attention *attention = step_attention(d->o.state->steps);
+    char error[ATTENTION_ERROR_BYTES];
+    bool own = ask->fd >= 0;
+    region->writes = !own || ask->writes;
+    int rc = own ? attention_region_take(attention, ask->fd, ask->bytes, ask->writes, &region->gpu, error)
+                 : attention_region_make(attention, ask->bytes, &region->gpu, &ask->fd, error);
+    return rc == 0 ? 0 : request_fail(request, rc, "%s", error);
+}
+
 static int open_region(struct doorbell *d, struct request *request)
 {
     struct request_doorbell *ask = &request->doorbell;
@@ -814,10 +901,15 @@ static int open_region(struct doorbell *d, struct request *request)
     if (i == REGISTERED_REGIONS)
         return request_fail(request, ATTND_BUSY, "a client has %d regions at most: close one",
                             REGISTERED_REGIONS);
-    ask->client->regions[i] = (struct doorbell_region){.fd = ask->fd, .open = true, .bytes = ask->bytes};
+    struct doorbell_region *region = &ask->client->regions[i];
+    *region = (struct doorbell_region){.fd = ask->gpu ? -1 : ask->fd, .writes = true, .bytes = ask->bytes};
+    int rc = ask->gpu ? map_region(d, request, region) : 0;
+    if (rc != 0)
+        return rc;
+    region->open = true;
     ask->region = i;
     d->counts.regions++;
-    d->counts.bytes += ask->bytes;
+    *bytes_like(d, region) += ask->bytes;
     return 0;
 }
 

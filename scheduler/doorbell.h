@@ -9,6 +9,9 @@
  * are copied into staging memory, and looked at there. Regions are never mapped: pread() and pwrite() on a sealed memfd fail, where a
  * mapping would be a SIGBUS. Rings are. The layout, and who wakes whom, is config/registered.h.
  *
+ * Tensors in regions of GPU memory are used where they are, by streamed steps (attention.h): k and v are read once, by the append that looks at
+ * them, so what the client writes there meanwhile changes nothing but its own results.
+ *
  * The loop thread makes clients and their regions and ends them, by requests (REQUEST_DOORBELL). Everything else is for the engine's thread. */
 #ifndef SCHEDULER_DOORBELL_H
 #define SCHEDULER_DOORBELL_H
@@ -21,9 +24,11 @@
 
 struct doorbell;
 
-/* A region of a client. */
+/* A region of a client: a memfd, or memory of the GPU. */
 struct doorbell_region {
-    int fd;
+    int fd; /* -1: memory of the GPU, */
+    struct attention_region gpu;
+    bool writes; /* where outputs may go */
     bool open;
     uint64_t bytes;
     uint32_t calls;         /* that use it */
@@ -90,10 +95,10 @@ struct doorbell_bytes {
     uint64_t lists;
 };
 
-/* doorbell_check(call, g, rows_max, region_bytes, bytes, detail): whether a call's numbers make sense and everything lies in its region; 0 or
- * ATTND_INVALID with what is wrong. */
+/* doorbell_check(call, g, rows_max, region_bytes, tensor_bytes, bytes, detail): whether a call's numbers make sense and everything lies in its
+ * region, and its tensors in that of so many bytes; 0 or ATTND_INVALID with what is wrong. */
 MUST_USE int doorbell_check(const struct registered_call *call, const struct geometry *g, uint32_t rows_max,
-                            uint64_t region_bytes, struct doorbell_bytes *bytes,
+                            uint64_t region_bytes, uint64_t tensor_bytes, struct doorbell_bytes *bytes,
                             char detail[REQUEST_DETAIL_BYTES]);
 
 #endif

@@ -149,8 +149,8 @@ struct doorbell_terms {
 
 struct doorbell_counts {
     uint32_t clients, regions;
-    uint64_t bytes;        /* of regions */
-    uint64_t calls, ended; /* since the start: taken; clients ended since their ring was wrong */
+    uint64_t bytes, gpu_bytes; /* of regions */
+    uint64_t calls, ended;     /* since the start: taken; clients ended since their ring was wrong */
 };
 
 /* ---- parts of requests --------------------------------------------------------------------------- */
@@ -456,6 +456,9 @@ struct request_doorbell {
     uint32_t region;             /* of CLOSE_REGION; out, of REGION */
     int fd;                      /* of REGION; out, of CLOSE_REGION: it is the loop's again */
     uint64_t bytes;              /* likewise */
+    bool gpu,
+        writes; /* of REGION: memory of the GPU, made here if fd is -1 (out: a descriptor for the client; the loop's), else mapped,
+                         while fd stays the loop's; out, of CLOSE_REGION: gpu, without fd */
 };
 
 /* How far a request has come whose rows go into several steps; client_slices.c. */

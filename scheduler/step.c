@@ -65,8 +65,8 @@ struct step {
     struct copy_list copies;
     uint32_t *table_rows; /* [limits.sequences] that take part */
     uint32_t table_row_count;
-    bool streamed, continues; /* what is being formed */
-    bool has_workloads;
+    bool streamed, continues;          /* what is being formed */
+    bool has_workloads, awaits_client; /* awaits_client: it is on a stream of the caller's */
     void *stream;
     uint32_t parts_streamed; /* of the step, submitted one after the other */
     uint32_t rows_before;    /* table_row_count ahead of what is being formed */
@@ -162,7 +162,7 @@ struct step *step_begin(struct steps *x)
     x->rows_given = x->appends_given = 0;
     if (!continues) {
         s->table_row_count = s->loose_count = s->parts_streamed = 0;
-        s->has_workloads = false;
+        s->has_workloads = s->awaits_client = false;
         memset(s->rows, 0, sizeof s->rows);
         memset(s->bytes, 0, sizeof s->bytes);
     }
@@ -176,6 +176,7 @@ bool step_stream(struct step *s, void *stream)
         return false;
     s->streamed = true;
     s->stream = stream;
+    s->awaits_client |= stream != attention_own_stream(s->of->attention);
     return true;
 }
 
@@ -693,7 +694,7 @@ unsigned steps_in_flight(const struct steps *x)
 
 bool steps_await_client(const struct steps *x)
 {
-    return x->in_flight && x->slots[x->oldest].parts_streamed;
+    return x->in_flight && x->slots[x->oldest].awaits_client;
 }
 
 struct step *steps_poll(struct steps *x, bool but_latest)

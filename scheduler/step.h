@@ -192,7 +192,7 @@ void step_submit(struct step *step);
 
 unsigned steps_in_flight(const struct steps *steps);
 
-/* Whether the oldest step in flight is streamed, and so waits for what its client has the device do. */
+/* Whether the oldest step in flight is on a stream of a client's, and so waits for what that has the device do. */
 bool steps_await_client(const struct steps *steps);
 
 /* steps_poll: the oldest step in flight, if the backend has done it; else NULL. `but_latest`: not one that may be continued. */

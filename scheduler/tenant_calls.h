@@ -11,6 +11,7 @@
 struct tenant_calls {
     atomic_uint_least32_t calls, calls_max;
     atomic_uint_least64_t staging_bytes, staging_max;
+    atomic_uint_least64_t gpu_bytes; /* of regions, of which a key may have half of all */
     atomic_uint_least32_t requests_per_s;
     atomic_uint_least64_t due_ns; /* when the requests so far have been paid for, at that rate */
 };
@@ -57,6 +58,21 @@ static inline bool tenant_calls_take_staging(struct tenant_calls *t, uint64_t by
 static inline void tenant_calls_give_staging(struct tenant_calls *t, uint64_t bytes)
 {
     atomic_fetch_sub(&t->staging_bytes, bytes);
+}
+
+/* tenant_calls_take_gpu: so many bytes of GPU memory, of `all`; false likewise. */
+static inline bool tenant_calls_take_gpu(struct tenant_calls *t, uint64_t bytes, uint64_t all)
+{
+    uint64_t most = all / 2, used = atomic_fetch_add(&t->gpu_bytes, bytes);
+    if (used <= most && bytes <= most - used)
+        return true;
+    atomic_fetch_sub(&t->gpu_bytes, bytes);
+    return false;
+}
+
+static inline void tenant_calls_give_gpu(struct tenant_calls *t, uint64_t bytes)
+{
+    atomic_fetch_sub(&t->gpu_bytes, bytes);
 }
 
 /* tenant_calls_ask: another request at now_ns; false: there were as many as a second has, and nothing is taken. */

@@ -30,6 +30,9 @@ mkdir -p $bundle/lib $bundle/tests $bundle/docs
 for program in attnd attnctl tests/conformance bench/bench_cuda; do
     bring build/release/$program build/release/$program
 done
+for client in build/release/registered/*; do
+    [ ! -x "$client" ] || bring "$client" "$client"
+done
 if [ -e build/release/tests/library ]; then bring build/release/tests/library build/release/tests/library; fi
 for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi

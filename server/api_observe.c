@@ -133,6 +133,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
         json_uint(w, "calls", REGISTERED_CALLS);
         json_uint(w, "regions", REGISTERED_REGIONS);
         json_uint(w, "region_bytes", config->limits.body_bytes);
+        json_uint(w, "gpu_bytes", backend->region_unit ? config->transport_gpu_bytes : 0);
         json_close(w, '}');
     }
     json_open(w, "kernels", '{');
@@ -225,6 +226,7 @@ static void write_transport(struct json_writer *w, const struct doorbell_counts 
     json_uint(w, "clients", counts->clients);
     json_uint(w, "regions", counts->regions);
     json_uint(w, "region_bytes", counts->bytes);
+    json_uint(w, "gpu_bytes", counts->gpu_bytes);
     json_uint(w, "calls", counts->calls);
     json_uint(w, "ended", counts->ended);
     json_close(w, '}');
@@ -384,11 +386,14 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "connections", "gauge", "Connections of clients that are open.", c->connections);
     write_metric(w, "transport_clients", "gauge", "Clients with registered memory.", s->doorbell.clients);
     write_metric(w, "transport_regions", "gauge", "Regions that they have registered.", s->doorbell.regions);
-    write_metric(w, "transport_region_bytes", "gauge", "Bytes of these.", (double)s->doorbell.bytes);
+    write_metric(w, "transport_region_bytes", "gauge", "Bytes of these in host memory.",
+                 (double)s->doorbell.bytes);
+    write_metric(w, "transport_gpu_bytes", "gauge", "And in GPU memory.", (double)s->doorbell.gpu_bytes);
     write_metric(w, "transport_calls_total", "counter", "Calls taken from their rings.",
                  (double)s->doorbell.calls);
     write_metric(w, "transport_clients_ended_total", "counter",
-                 "Of these clients, ended since an index of their ring was wrong.", (double)s->doorbell.ended);
+                 "Of these clients, ended since an index of their ring was wrong.",
+                 (double)s->doorbell.ended);
     write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
     write_metric(w, "memory_bytes", "gauge", "For what clients have under way (memory.bytes).",
                  (double)c->memory_limit);
@@ -556,21 +561,23 @@ static const struct api_schema schemas[] = {
      "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
      "kv_range_tokens:uint "
      "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
-     "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint} "
+     "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
+     "gpu_bytes:uint} "
      "kernels:{attend:text}}"},
-    {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
-              "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
-              "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
-              "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
-              "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
-              "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
-              "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
-              "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
-              "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
-              "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
-              "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
-              "items:[Sequence] next:uint?} leases:uint "
-              "transport?:{clients:uint regions:uint region_bytes:uint calls:uint ended:uint}}"},
+    {"Stats",
+     "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
+     "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
+     "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
+     "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
+     "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
+     "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
+     "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
+     "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
+     "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
+     "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
+     "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
+     "items:[Sequence] next:uint?} leases:uint "
+     "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint}}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint fill?:uint owner?:id?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns", "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint] fill?:[uint] "

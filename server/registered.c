@@ -11,7 +11,8 @@
  * Memory of a client is a memfd that can neither shrink nor grow. The daemon makes it, so that it is charged before it is there; a
  * client's own one is looked at after it has come. The last descriptor of a large one takes milliseconds to close, so workers do that.
  *
- * GPU memory that a client registers is to come by further kinds of message; regions have a number, not an address, for that. */
+ * Memory of the GPU is made, mapped and unmapped by the engine's thread, whose driver may take a fraction of a millisecond for it; its
+ * descriptors are only passed on here. */
 #include "server/registered.h"
 
 #include "config/log.h"
@@ -69,9 +70,10 @@ struct client {
     uv_poll_t poll;
     bool polled, handled; /* poll is to be closed; its handle is there */
     uint64_t number, since_ns, peer;
-    struct api_key *key; /* NULL: there are none */
-    bool known;          /* by a key that it has shown */
-    uint64_t charged;    /* bytes, of memory.bytes and of the key's */
+    struct api_key *key;  /* NULL: there are none */
+    bool known;           /* by a key that it has shown */
+    uint64_t charged;     /* bytes, of memory.bytes and of the key's */
+    uint64_t gpu_charged; /* likewise, of transport.gpu_bytes */
 
     bool busy; /* a message of this kind is being carried out: */
     enum registered_kind kind;
@@ -89,7 +91,7 @@ struct client {
     bool works;
     int closed[CLOSED_MAX];
     unsigned closed_count;
-    uint64_t given;
+    uint64_t given, gpu_given;
     struct client *next; /* of the free ones */
 };
 
@@ -105,8 +107,9 @@ struct registered {
     struct client *free_clients;
     uint32_t count, used;
     uint64_t numbers;
-    bool waits;     /* some client's `wants`, or did */
-    uint64_t ended; /* clients that the engine has ended, as they were last looked at */
+    uint64_t gpu_bytes; /* in regions */
+    bool waits;         /* some client's `wants`, or did */
+    uint64_t ended;     /* clients that the engine has ended, as they were last looked at */
 };
 
 /* ---- answers ------------------------------------------------------------------------------------- */
@@ -213,6 +216,36 @@ static void give_back(struct client *c, uint64_t bytes)
         tenant_calls_give_staging(&c->key->use, bytes);
     memory_give(&c->all->daemon->memory, bytes);
     c->charged -= bytes;
+}
+
+/* The same of GPU memory. */
+static bool charge_gpu(struct client *c, enum registered_kind kind, uint64_t bytes)
+{
+    struct registered *r = c->all;
+    uint64_t all = r->daemon->config->transport_gpu_bytes;
+    if (c->key && !tenant_calls_take_gpu(&c->key->use, bytes, all)) {
+        REFUSE(c, kind, ATTND_QUOTA, "half of transport.gpu_bytes (%llu) is what the key \"%s\" may have",
+               (unsigned long long)all, c->key->name);
+        return false;
+    }
+    if (bytes > all - r->gpu_bytes) {
+        if (c->key)
+            tenant_calls_give_gpu(&c->key->use, bytes);
+        REFUSE(c, kind, ATTND_BUSY, "transport.gpu_bytes: %llu of %llu are in use, and the region takes %llu",
+               (unsigned long long)r->gpu_bytes, (unsigned long long)all, (unsigned long long)bytes);
+        return false;
+    }
+    r->gpu_bytes += bytes;
+    c->gpu_charged += bytes;
+    return true;
+}
+
+static void give_back_gpu(struct client *c, uint64_t bytes)
+{
+    if (c->key)
+        tenant_calls_give_gpu(&c->key->use, bytes);
+    c->all->gpu_bytes -= bytes;
+    c->gpu_charged -= bytes;
 }
 
 /* A sealed memfd; -1: there is none to be had. */
@@ -330,6 +363,7 @@ static void after_closing(uv_work_t *work, int status)
     (void)status;
     c->works = false;
     give_back(c, c->given);
+    give_back_gpu(c, c->gpu_given);
     if (c->state == SERVED) { /* it was a region, and there may be other messages now */
         c->busy = false;
         watch(c);
@@ -338,10 +372,11 @@ static void after_closing(uv_work_t *work, int status)
 }
 
 /* Close the descriptors in c->closed, and then give bytes back. */
-static void close_memory(struct client *c, uint64_t bytes)
+static void close_memory(struct client *c, uint64_t bytes, uint64_t gpu_bytes)
 {
     assert(!c->works && c->closed_count <= CLOSED_MAX);
     c->given = bytes;
+    c->gpu_given = gpu_bytes;
     c->works = true;
     c->work.data = c;
     if (uv_queue_work(c->all->daemon->loop, &c->work, close_descriptors, after_closing) == 0)
@@ -350,13 +385,13 @@ static void close_memory(struct client *c, uint64_t bytes)
     after_closing(&c->work, 0);
 }
 
-/* Close a region's descriptor that is not the engine's any more. */
-static void close_loose(struct client *c, uint64_t bytes)
+/* Close a region's descriptor, if it has one, that is not the engine's any more. */
+static void close_loose(struct client *c, const struct request_doorbell *of)
 {
     c->closed[0] = c->loose_fd;
-    c->closed_count = 1;
+    c->closed_count = c->loose_fd >= 0;
     c->loose_fd = -1;
-    close_memory(c, bytes);
+    close_memory(c, of->gpu ? 0 : of->bytes, of->gpu ? of->bytes : 0);
 }
 
 /* Ring and regions of a client that the engine has not, or not any more. */
@@ -387,8 +422,8 @@ static void proceed_closing(struct client *c)
         return;
     close_socket(c);
     collect_memory(c);
-    if (c->closed_count || c->charged) {
-        close_memory(c, c->charged);
+    if (c->closed_count || c->charged || c->gpu_charged) {
+        close_memory(c, c->charged, c->gpu_charged);
         return;
     }
     if (c->handled)
@@ -542,9 +577,50 @@ static void register_region(struct client *c, const struct registered_message *m
     ask(c, kind);
 }
 
+/* A region in memory of the GPU, likewise. */
+static void register_gpu_region(struct client *c, const struct registered_message *m, int fd)
+{
+    enum registered_kind kind = (enum registered_kind)m->kind;
+    bool own = kind == REGISTERED_OWN_GPU_REGION;
+    const struct attention_info *backend = engine_backend(c->all->daemon->engine);
+    uint64_t most = c->all->daemon->config->transport_gpu_bytes, unit = backend->region_unit;
+    if (m->bytes < 1 || m->bytes > most) {
+        REFUSE(c, kind, ATTND_INVALID, "bytes: wants 1..%llu (transport.gpu_bytes)",
+               (unsigned long long)most);
+        return;
+    }
+    if (unit == 0) {
+        REFUSE(c, kind, ATTND_INVALID, "this daemon's backend, %s, has no memory that a region could be in",
+               backend->name);
+        return;
+    }
+    uint64_t bytes = (m->bytes + unit - 1) / unit * unit;
+    if (m->writes > 1 || (m->writes && !own)) {
+        REFUSE(c, kind, ATTND_INVALID, "writes: wants 0 or 1, and 0 for a region of the daemon's making");
+        return;
+    }
+    if (own && fd < 0) {
+        REFUSE(c, kind, ATTND_INVALID,
+               "no descriptor has come along: wants one, of cuMemExportToShareableHandle()");
+        return;
+    }
+    if (!charge_gpu(c, kind, bytes))
+        return;
+    c->loose_fd = own ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own && c->loose_fd < 0) {
+        give_back_gpu(c, bytes);
+        REFUSE(c, kind, ATTND_NO_MEMORY, "no descriptor for a region");
+        return;
+    }
+    c->ask = (struct request_doorbell){
+        .op = DOORBELL_REGION, .fd = c->loose_fd, .bytes = bytes, .gpu = true, .writes = m->writes};
+    ask(c, kind);
+}
+
 static void handle_message(struct client *c, const struct registered_message *m, int fd)
 {
-    bool known = m->kind >= REGISTERED_HELLO && m->kind <= REGISTERED_CLOSE_REGION;
+    bool known =
+        m->kind >= REGISTERED_HELLO && m->kind <= REGISTERED_OWN_GPU_REGION && m->kind != REGISTERED_END;
     if (known && m->kind != REGISTERED_HELLO && c->state == GREETING) {
         REFUSE(c, (enum registered_kind)m->kind, ATTND_NO_KEY,
                "the first message is HELLO (1), with the version and a key");
@@ -558,13 +634,18 @@ static void handle_message(struct client *c, const struct registered_message *m,
     case REGISTERED_OWN_REGION:
         register_region(c, m, fd);
         break;
+    case REGISTERED_GPU_REGION:
+    case REGISTERED_OWN_GPU_REGION:
+        register_gpu_region(c, m, fd);
+        break;
     case REGISTERED_CLOSE_REGION:
         c->ask = (struct request_doorbell){.op = DOORBELL_CLOSE_REGION, .region = m->region};
         ask(c, REGISTERED_CLOSE_REGION);
         break;
     default:
         REFUSE(c, (enum registered_kind)m->kind, ATTND_INVALID,
-               "kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION) or 4 (CLOSE_REGION)");
+               "kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION) or "
+               "7 (OWN_GPU_REGION)");
         break;
     }
 }
@@ -651,9 +732,11 @@ static void answer_region(struct client *c, const struct request_doorbell *done)
                                        .version = REGISTERED_VERSION,
                                        .region = done->region,
                                        .bytes = done->bytes};
-    bool made = c->kind == REGISTERED_REGION;
-    c->loose_fd = -1; /* the engine's now */
+    bool made = c->kind == REGISTERED_REGION || c->kind == REGISTERED_GPU_REGION;
+    c->loose_fd = -1; /* the engine's now, but of GPU memory, which is mapped */
     send_answer(c, &answer, &done->fd, made);
+    if (done->gpu)
+        close(done->fd);
 }
 
 static void answer_close_region(struct client *c, const struct request_doorbell *done)
@@ -666,7 +749,7 @@ static void answer_close_region(struct client *c, const struct request_doorbell 
     c->loose_fd = done->fd;
     send_answer(c, &answer, NULL, 0);
     if (c->state == SERVED)
-        close_loose(c, done->bytes);
+        close_loose(c, done);
 }
 
 /* A message has been carried out, or refused by the engine. */
@@ -679,7 +762,7 @@ static void answer_ask(struct client *c, const struct request *request)
     if (request->status != 0) {
         REFUSE(c, c->kind, request->status, "%s", request->detail);
         if (closes && c->state == SERVED)
-            close_loose(c, done->bytes);
+            close_loose(c, done);
     } else if (done->op == DOORBELL_OPEN) {
         answer_hello(c);
     } else if (done->op == DOORBELL_REGION) {
@@ -702,7 +785,7 @@ void registered_deliver(struct registered *r, struct request *request)
     if (done->op != DOORBELL_CLOSE && done->op != DOORBELL_RENEW && c->state != CLOSING)
         answer_ask(c, request);
     else if (c->state == CLOSING && request->status == 0 && done->op == DOORBELL_REGION)
-        c->loose_fd = -1; /* one of its regions */
+        c->loose_fd = done->gpu ? done->fd : -1; /* else it is one of its regions */
     else if (c->state == CLOSING && request->status == 0 && done->op == DOORBELL_CLOSE_REGION)
         c->loose_fd = done->fd;
     *answer_of(request) = (struct answer){0};

@@ -194,7 +194,6 @@ static const struct attention_ops ops = {
     .look_at_stream = cuda_look_at_stream,
     .visit = cuda_visit,
     .own_stream = cuda_own_stream,
-    .region_bytes = cuda_region_bytes,
     .region_make = cuda_region_make,
     .region_take = cuda_region_take,
     .region_end = cuda_region_end,
@@ -382,6 +381,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .bit_stable = !paged,
         .on_device = true,
         .takes_streams = true,
+        .region_unit = cuda_region_unit(&b->device),
     };
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);
     rc = open_all(b);

@@ -117,7 +117,7 @@ void cuda_operations_add(struct cuda_backend *b, const struct attention_step *st
 void cuda_operations_deliver(struct cuda_backend *b, uint64_t ticket);
 
 /* cuda_regions.c; see attention_region_make(). */
-uint64_t cuda_region_bytes(struct attention *attention, uint64_t bytes);
+uint64_t cuda_region_unit(const struct cuda_device *d);
 MUST_USE int cuda_region_make(struct attention *attention, uint64_t bytes, struct attention_region *region,
                               int *fd, char error[ATTENTION_ERROR_BYTES]);
 MUST_USE int cuda_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,

@@ -42,17 +42,6 @@ static CUmemAllocationProp properties_of(const struct cuda_device *d)
     return of;
 }
 
-/* Bytes rounded up to what the driver maps; 0: it says nothing. */
-static uint64_t rounded(const struct cuda_device *d, uint64_t bytes)
-{
-    const CUmemAllocationProp of = properties_of(d);
-    size_t unit = 0;
-    if (d->cu.cuMemGetAllocationGranularity(&unit, &of, CU_MEM_ALLOC_GRANULARITY_MINIMUM) != CUDA_SUCCESS ||
-        unit == 0 || bytes > UINT64_MAX / 2)
-        return 0;
-    return (bytes + unit - 1) / unit * unit;
-}
-
 /* Map what the handle is of. */
 static CUresult map(const struct cuda_device *d, CUmemGenericAllocationHandle handle, uint64_t bytes,
                     bool writes, CUdeviceptr *address)
@@ -76,10 +65,13 @@ static CUresult map(const struct cuda_device *d, CUmemGenericAllocationHandle ha
     return result;
 }
 
-uint64_t cuda_region_bytes(struct attention *attention, uint64_t bytes)
+uint64_t cuda_region_unit(const struct cuda_device *d)
 {
-    const struct cuda_device *d = &((struct cuda_backend *)attention)->device;
-    return has_regions(d) ? rounded(d, bytes) : 0;
+    const CUmemAllocationProp of = properties_of(d);
+    size_t unit = 0;
+    bool has = has_regions(d) && d->cu.cuMemGetAllocationGranularity(
+                                     &unit, &of, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS;
+    return has ? unit : 0;
 }
 
 int cuda_region_make(struct attention *attention, uint64_t bytes, struct attention_region *region, int *fd,

@@ -162,8 +162,12 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *of, void *
 {
     int copy = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? dup((int)(intptr_t)fd) : -1;
     called("cuMemImportFromShareableHandle");
+    if (copy < 0 || fcntl(copy, F_GET_SEALS) < 0) {
+        close(copy);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
     *of = (CUmemGenericAllocationHandle)copy + 1;
-    return copy < 0 || fcntl(copy, F_GET_SEALS) < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *of, CUmemGenericAllocationHandle handle_)

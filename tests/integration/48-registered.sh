@@ -26,7 +26,7 @@ expect 'a folder that is none' "attnd: cannot listen on unix:$WORK/none/r: No su
 # ---- the same bits as over HTTP: appends of a layer and of all, several sequences, with and without k and v, positions, float32 of lse
 start_daemon --set "transport.listen={\"address\":\"unix:$WORK/r\",\"mode\":\"0660\"}" --set geometry.layers=2 --set pool.blocks=512
 expect 'the socket has its mode' 660 "$(stat -c %a "$WORK/r")"
-expect 'info says where it is' "{\"listen\":\"unix:$WORK/r\",\"version\":1,\"clients\":256,\"calls\":64,\"regions\":8,\"region_bytes\":67108864}" \
+expect 'info says where it is' "{\"listen\":\"unix:$WORK/r\",\"version\":1,\"clients\":256,\"calls\":64,\"regions\":8,\"region_bytes\":67108864,\"gpu_bytes\":0}" \
     "$(curl -s "$URL/v1/info" | jq -c .transport)"
 # random NAME ROWS HEADS - bf16 of either sign between 2^-15 and 4
 random() { perl -e 'srand(shift); print pack "v*", map { int(rand(2)) << 15 | (112 + int(rand(17))) << 7 | int(rand(128)) } 1 .. shift' "$1" "$(($2 * $3 * 64))" >"$WORK/$1"; }
@@ -99,13 +99,13 @@ go
 END
 )"
 eventually is_transport .clients 0
-expect 'they are gone, and what they did is counted' '{"clients":0,"regions":0,"region_bytes":0,"calls":4,"ended":0}' "$(transport)"
+expect 'they are gone, and what they did is counted' '{"clients":0,"regions":0,"region_bytes":0,"gpu_bytes":0,"calls":4,"ended":0}' "$(transport)"
 
 # ---- messages
 expect 'messages that are none' '400 malformed a message has 256 bytes
 400 malformed a message has 256 bytes
 401 unauthorized the first message is HELLO (1), with the version and a key
-422 invalid kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION) or 4 (CLOSE_REGION)
+422 invalid kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION) or 7 (OWN_GPU_REGION)
 422 invalid version: this daemon speaks 1, and not 2
 422 invalid key_bytes: wants 228 at most' "$(perl -e '
     use Socket; socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0); connect($s, pack_sockaddr_un(shift)) or die;
@@ -181,8 +181,8 @@ END
     [ "$(lengths "$id")" = '[0,0]' ] || expect "nothing is appended by: $call" '[0,0]' "$(lengths "$id")"
 done <<'LIST'
 422 invalid kind: wants 1 (append) or 2 (attend), has 0|kind=0
-404 not_found region: there is no region 7|kind=1 region=7 k=4096 v=8192
-404 not_found region: there is no region 4294967295|kind=1 region=4294967295 k=4096 v=8192
+404 not_found region: there is no region 7 in host memory|kind=1 region=7 k=4096 v=8192
+404 not_found region: there is no region 4294967295 in host memory|kind=1 region=4294967295 k=4096 v=8192
 422 invalid layer: wants 0..1, or 4294967295 for k and v of all|kind=1 layer=2 k=4096 v=8192
 422 invalid layer: wants 0..1|kind=2 layer=4294967295 q=4096 o=8192
 422 invalid kernel: wants 0 (auto), 1 (paged_v1) or 2 (paged_v2)|kind=2 kernel=3 q=4096 o=8192

@@ -111,7 +111,7 @@ START_TEST(what_is_accepted_lies_in_the_region)
         uint64_t region = regions[next() % 4];
         struct registered_call c = random_call(region);
         detail[0] = '\0';
-        int rc = doorbell_check(&c, &geometry, ROWS_MAX, region, &bytes, detail);
+        int rc = doorbell_check(&c, &geometry, ROWS_MAX, region, region, &bytes, detail);
         if (rc == 0)
             ck_assert_msg(makes_sense(&c) && all_inside(&c, region), "round %u was accepted", i);
         else
@@ -134,11 +134,14 @@ START_TEST(sizes_are_those_of_the_geometry)
                                       .v = 1};
     struct doorbell_bytes bytes;
     char detail[REQUEST_DETAIL_BYTES];
-    ck_assert_int_eq(doorbell_check(&c, &geometry, ROWS_MAX, 3 * 8 * 128 * 80 + 1, &bytes, detail), 0);
+    ck_assert_int_eq(
+        doorbell_check(&c, &geometry, ROWS_MAX, 3 * 8 * 128 * 80 + 1, 3 * 8 * 128 * 80 + 1, &bytes, detail),
+        0);
     ck_assert(bytes.kv == 3 * 8 * 128 * 80 && bytes.q == 0 && bytes.o == 0 && bytes.lse == 0 &&
               bytes.lists == 12);
-    ck_assert_int_eq(doorbell_check(&c, &geometry, ROWS_MAX, 3 * 8 * 128 * 80, &bytes, detail),
-                     ATTND_INVALID);
+    ck_assert_int_eq(
+        doorbell_check(&c, &geometry, ROWS_MAX, 3 * 8 * 128 * 80, 3 * 8 * 128 * 80, &bytes, detail),
+        ATTND_INVALID);
     ck_assert_str_eq(detail, "v: has 245760 bytes from 1 on, and the region has 245760");
 }
 END_TEST

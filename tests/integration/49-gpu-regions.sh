@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Clients whose tensors lie in memory of the daemon's GPU: the bits of those in host memory, what is refused, and that all is given back
+# however a client ends. Where there is no GPU, on a driver that is a stub, whose kernels compute nothing.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck source=tests/integration/stub.sh
+. "$(dirname "$0")/stub.sh"
+cd "$(dirname "$0")/../.." || exit 1
+TOOLS=$(dirname "$ATTND")/registered
+if [ ! -x "$TOOLS/gpu" ]; then
+    echo 'skip regions of GPU memory: their client is not built here'
+    exit 0
+fi
+if [ ! -e /dev/nvidiactl ]; then
+    needs_build 'regions of GPU memory'
+    if ! on_stub_driver; then
+        echo 'skip regions of GPU memory: no CUDA headers'
+        exit 0
+    fi
+    stub=--stub
+fi
+transport() { curl -s "$URL/stats" | jq -c ".transport | $1"; }
+is_transport() { [ "$(transport "$1")" = "$2" ]; }
+maps() { grep -c 'memfd:gpu' "/proc/$DAEMON/maps"; }
+descriptors() { find "/proc/$DAEMON/fd" -type l | wc -l; }
+
+start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" --set geometry.layers=2 --set geometry.query_heads=32 --set geometry.kv_heads=8 \
+    --set geometry.head_dim=128 --set pool.blocks=512
+for _ in 1 2 3 4; do curl -s -o /dev/null -X POST "$URL/v1/sequences"; done
+expect 'info says how much of it there is' 268435456 "$(curl -s "$URL/v1/info" | jq .transport.gpu_bytes)"
+before=$(descriptors)
+"$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1 2 3 4
+eventually is_transport '[.clients,.regions,.region_bytes,.gpu_bytes]' '[0,0,0,0]' && echo 'ok all is given back at its end' || echo "not ok all is given back: $(transport .)"
+[ -z "${stub:-}" ] || expect 'and unmapped' 0 "$(maps)"
+expect 'descriptors too' "$before" "$(descriptors)"
+
+# ---- clients that die, with memory of either side in use
+clients=${DYING_GPU_CLIENTS:-40}
+(for i in $(seq "$clients"); do
+    "$TOOLS/gpu" "$WORK/r" ${stub:+$stub} --die "$((i % 5))" 1 2 3 4
+done) >/dev/null 2>&1 # the shell says of each that it was killed
+eventually is_transport '[.clients,.regions,.region_bytes,.gpu_bytes]' '[0,0,0,0]' && echo "ok $clients clients that died have left nothing" ||
+    echo "not ok clients that died have left nothing: $(transport .)"
+[ -z "${stub:-}" ] || expect 'unmapped' 0 "$(maps)"
+expect 'and no descriptor' "$before" "$(descriptors)"
+expect 'the audit finds nothing' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+expect 'none of them was ended for its ring' 0 "$(transport .ended)"
+stop_daemon
+expect 'the daemon ends well' 0 $?
+
+# ---- with less of it, and with none
+start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" --set transport.gpu_bytes=16MiB --set geometry.layers=2 --set geometry.query_heads=32 \
+    --set geometry.kv_heads=8 --set geometry.head_dim=128 --set pool.blocks=512
+curl -s -o /dev/null -X POST "$URL/v1/sequences"
+expect 'more than there is' 'not ok a region of GPU memory: bytes: wants 1..16777216 (transport.gpu_bytes)' "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1)"
+stop_daemon
+start_daemon --backend cpu --set "transport.listen=unix:$WORK/r"
+expect 'a daemon without a GPU' "not ok a region of GPU memory: this daemon's backend, cpu, has no memory that a region could be in" \
+    "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1)"
+stop_daemon
