@@ -137,7 +137,7 @@ class Streams(OfStreams):
         q = values(1, QUERY_HEADS, DIM)
         with torch.cuda.stream(torch.cuda.Stream()) as _:
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-            torch.cuda._sleep(BUSY_CYCLES // 10)
+            torch.cuda._sleep(BUSY_CYCLES)
             expected, expected_lse = self.engine.attend(whole, q, layer=0, lse=True)
             states = [self.engine.attend(id, q, layer=0, lse=True) for id in halves]
             nothing = torch.full_like(q, 7), torch.full((1, QUERY_HEADS), float('-inf'), device='cuda')
