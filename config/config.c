@@ -75,6 +75,8 @@ static const struct key keys[] = {
     {"transport.clients", KIND_U32, AT(transport_clients), 1, 16384, "256", NULL, "of these, at a time"},
     {"transport.gpu_bytes", KIND_BYTES, AT(transport_gpu_bytes), 0, INT64_MAX, "\"256MiB\"", NULL,
      "of GPU memory that they may have in regions, together"},
+    {"transport.trust_clients", KIND_ENUM, AT(transport_trust_clients), 0, 0, "\"off\"", off_on_names,
+     "on: they may name memory by CUDA IPC handles, and share a GPU that NVIDIA MPS serves, where one that fails takes the daemon's context with it"},
     {"transport.spin_us", KIND_U32, AT(transport_spin_us), 0, 10000, "50", NULL,
      "that the engine, with nothing else to do, looks for another call of theirs before it sleeps; takes a processor meanwhile"},
     {"management.listen", KIND_STRING, AT(management), 0, 0, "\"\"", NULL,

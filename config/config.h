@@ -89,6 +89,7 @@ struct config {
     struct config_listener transport; /* of clients with registered memory; no address: none */
     uint32_t transport_clients;       /* of these, at a time */
     uint64_t transport_gpu_bytes;     /* of GPU memory in their regions */
+    int transport_trust_clients;      /* 0 or 1 */
     uint32_t transport_spin_us;       /* that the engine looks at their rings after a call before it sleeps */
     char management[CONFIG_STRING_BYTES];      /* likewise, of its own connections; empty: none */
     char keys_file[CONFIG_STRING_BYTES];       /* empty: none, and everybody may do everything */

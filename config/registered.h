@@ -24,6 +24,7 @@ enum {
     REGISTERED_CALLS = 64,  /* slots of a ring */
     REGISTERED_REGIONS = 8, /* of a client at a time; numbered from 0 */
     REGISTERED_KEY_BYTES = 228,
+    REGISTERED_IPC_BYTES = 64,
     REGISTERED_CODE_BYTES = 32,
     REGISTERED_DETAIL_BYTES = 264
 };
@@ -40,7 +41,8 @@ enum registered_kind {
     REGISTERED_CLOSE_REGION, /* answered when no call uses it any more */
     REGISTERED_END,          /* the daemon's: the client has ended, and why */
     REGISTERED_GPU_REGION, /* as REGION, in memory of the daemon's GPU: a descriptor for cuMemImportFromShareableHandle() */
-    REGISTERED_OWN_GPU_REGION /* as OWN_REGION: what cuMemExportToShareableHandle() has made comes along */
+    REGISTERED_OWN_GPU_REGION, /* as OWN_REGION: what cuMemExportToShareableHandle() has made comes along */
+    REGISTERED_IPC_REGION /* likewise, with a CUipcMemHandle in `key`; only where the daemon trusts clients. The memory has to stay until it is closed */
 };
 
 struct registered_message {
@@ -49,8 +51,9 @@ struct registered_message {
     uint64_t bytes;   /* of a region */
     uint32_t region;  /* of CLOSE_REGION */
     uint32_t key_bytes;
-    char key[REGISTERED_KEY_BYTES]; /* of HELLO */
-    uint32_t writes; /* of OWN_GPU_REGION: 1: o and lse may go there; 0: the daemon only reads it */
+    char key[REGISTERED_KEY_BYTES]; /* of HELLO; of IPC_REGION: the handle */
+    uint32_t
+        writes; /* of OWN_GPU_REGION and IPC_REGION: 1: o and lse may go there; 0: the daemon only reads it */
 };
 
 struct registered_answer {

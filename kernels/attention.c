@@ -193,6 +193,28 @@ int attention_region_take(struct attention *a, int fd, uint64_t bytes, bool writ
     return rc;
 }
 
+int attention_region_open(struct attention *a, const uint8_t handle[ATTENTION_IPC_BYTES], uint64_t bytes,
+                          struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
+{
+    if (a->failure[0]) {
+        memcpy(error, a->failure, sizeof a->failure);
+        return ATTND_DEVICE;
+    }
+    enter(a);
+    int rc = a->ops->region_open(a, handle, bytes, region, error);
+    leave(a);
+    return rc;
+}
+
+void attention_look(struct attention *a)
+{
+    if (!a->ops->look || a->failure[0])
+        return;
+    enter(a);
+    a->ops->look(a);
+    leave(a);
+}
+
 void attention_region_end(struct attention *a, const struct attention_region *region)
 {
     if (a->failure[0]) /* the device keeps it */

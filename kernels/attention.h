@@ -81,6 +81,7 @@ struct attention_info {
     bool takes_streams; /* steps may be streamed */
     uint64_t
         region_unit; /* regions have a multiple of so many bytes (attention_region_make); 0: there are none */
+    bool shares_context; /* what another process does wrong on the device ends this one's, too: NVIDIA MPS */
     uint32_t paged_v1_tokens; /* longest row of paged_v1; 0: kernels cannot be named */
     struct tile_caps tile_caps;
     bool p_rounded; /* probabilities are rounded to geometry.dtype (with fp8 K and V: to f16) before
@@ -255,18 +256,27 @@ void *attention_own_stream(struct attention *attention);
 struct attention_region {
     void *address; /* of the device, here */
     uint64_t bytes;
+    bool ipc;
 };
+enum { ATTENTION_IPC_BYTES = 64 };
 
 /* Of backends with info.region_unit. attention_region_make: a new one of so many bytes, a multiple of that, with a descriptor for others to map it by, which is the caller's to close.
  * attention_region_take: memory that came with a descriptor, to read, or to write, too (`writes`); the descriptor stays the caller's.
- * Both return 0, ATTND_NO_MEMORY or ATTND_INVALID with a sentence. They take a fraction of a millisecond. attention_region_end: unmap one
+ * attention_region_open: memory of a process that is trusted to keep it until the region's end, by its handle (CUipcMemHandle).
+ * All return 0, ATTND_NO_MEMORY or ATTND_INVALID with a sentence. They take a fraction of a millisecond. attention_region_end: unmap one
  * that no step in flight names. */
 MUST_USE int attention_region_make(struct attention *attention, uint64_t bytes,
                                    struct attention_region *region, int *fd,
                                    char error[ATTENTION_ERROR_BYTES]);
 MUST_USE int attention_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,
                                    struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
+MUST_USE int attention_region_open(struct attention *attention, const uint8_t handle[ATTENTION_IPC_BYTES],
+                                   uint64_t bytes, struct attention_region *region,
+                                   char error[ATTENTION_ERROR_BYTES]);
 void attention_region_end(struct attention *attention, const struct attention_region *region);
+
+/* attention_look: ask a device that has nothing to do whether it is still there; if not, that is the failure. */
+void attention_look(struct attention *attention);
 
 /* attention_visit: the calling thread is about to call, or has called, functions of the backend, and what it has of the driver's (a
  * context) is to be as it was before. */

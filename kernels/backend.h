@@ -17,7 +17,7 @@ struct attention_ops {
     struct attention_times (*times)(struct attention *attention, uint64_t ticket);
     void *(*host_memory)(struct attention *attention, size_t bytes);
     void (*free_host_memory)(struct attention *attention, void *memory, size_t bytes);
-    /* NULL, all eight: no step is streamed, and there are no regions */
+    /* NULL, all nine: no step is streamed, and there are no regions */
     bool (*may_continue)(struct attention *attention);
     const char *(*look_at)(struct attention *attention, const void *address);
     const char *(*look_at_stream)(struct attention *attention, void *stream);
@@ -27,7 +27,10 @@ struct attention_ops {
                        char error[ATTENTION_ERROR_BYTES]);
     int (*region_take)(struct attention *attention, int fd, uint64_t bytes, bool writes,
                        struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
+    int (*region_open)(struct attention *attention, const uint8_t handle[ATTENTION_IPC_BYTES], uint64_t bytes,
+                       struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
     void (*region_end)(struct attention *attention, const struct attention_region *region);
+    void (*look)(struct attention *attention); /* NULL: it is always there */
     /* NULL: it has none */
     struct attention_graphs (*graphs)(const struct attention *attention);
     /* NULL: there is nothing to test; no roof */

@@ -886,9 +886,10 @@ static int map_region(struct doorbell *d, struct request *request, struct doorbe
     struct attention *attention = step_attention(d->o.state->steps);
     char error[ATTENTION_ERROR_BYTES];
     bool own = ask->fd >= 0;
-    region->writes = !own || ask->writes;
-    int rc = own ? attention_region_take(attention, ask->fd, ask->bytes, ask->writes, &region->gpu, error)
-                 : attention_region_make(attention, ask->bytes, &region->gpu, &ask->fd, error);
+    region->writes = (!own && !ask->ipc) || ask->writes;
+    int rc = ask->ipc ? attention_region_open(attention, ask->ipc, ask->bytes, &region->gpu, error)
+             : own ? attention_region_take(attention, ask->fd, ask->bytes, ask->writes, &region->gpu, error)
+                   : attention_region_make(attention, ask->bytes, &region->gpu, &ask->fd, error);
     return rc == 0 ? 0 : request_fail(request, rc, "%s", error);
 }
 

@@ -62,7 +62,8 @@ enum {
     DEVICE_SHARED_US = 500
 };
 
-static const double LOOK_S = 1; /* between two looks for sequences that nobody uses */
+static const double LOOK_S = 1, /* between two looks for sequences that nobody uses, */
+    DEVICE_LOOK_S = 0.5;        /* and for a device that has nothing to do, which others can lose for us */
 
 struct engine {
     struct engine_options o;
@@ -88,6 +89,7 @@ struct engine {
     bool holds;                     /* the latest step is not retired as long as it may be continued */
     bool awaits;                    /* the oldest step in flight, and */
     double awaits_since_s;          /* since when: turns that found it not done */
+    double device_seen_s;           /* when it was last looked at, having nothing to do */
     _Atomic(const char *) failure;  /* of the backend; NULL: none */
     _Atomic uint64_t ids_reach;
     bool failure_noted;
@@ -318,6 +320,21 @@ static void note_failure(struct engine *e)
     e->o.notify(e->o.cookie);
 }
 
+/* Whether the device can be lost by what other processes do with it. */
+static bool device_is_shared(const struct engine *e)
+{
+    return step_backend(e->state.steps)->shares_context || doorbell_counts(e->doorbell).gpu_bytes;
+}
+
+static void look_at_device(struct engine *e)
+{
+    if (!device_is_shared(e) || steps_in_flight(e->state.steps) ||
+        e->state.now_s - e->device_seen_s < DEVICE_LOOK_S)
+        return;
+    e->device_seen_s = e->state.now_s;
+    attention_look(step_attention(e->state.steps));
+}
+
 bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
@@ -326,6 +343,7 @@ bool engine_turn(struct engine *e, double now_s)
     bool worked = retire_steps(e);
     worked |= swap_cache_turn(e->state.swap_cache);
     watch_steps(e, worked);
+    look_at_device(e);
     note_failure(e);
     worked |= e->doorbell && doorbell_turn(e->doorbell);
     worked |= take_requests(e);
@@ -357,6 +375,8 @@ double engine_idle_s(const struct engine *e)
 {
     double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_idle_s(e->state.clients));
     idle = sooner(idle, step_roof_idle_s(e->state.steps, e->state.now_s));
+    if (device_is_shared(e) && !e->state.failed)
+        idle = sooner(idle, DEVICE_LOOK_S);
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
 }
 

@@ -456,6 +456,7 @@ struct request_doorbell {
     uint32_t region;             /* of CLOSE_REGION; out, of REGION */
     int fd;                      /* of REGION; out, of CLOSE_REGION: it is the loop's again */
     uint64_t bytes;              /* likewise */
+    const uint8_t *ipc;          /* of REGION: a handle, instead of fd; NULL: none */
     bool gpu,
         writes; /* of REGION: memory of the GPU, made here if fd is -1 (out: a descriptor for the client; the loop's), else mapped,
                          while fd stays the loop's; out, of CLOSE_REGION: gpu, without fd */

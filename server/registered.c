@@ -78,7 +78,8 @@ struct client {
     bool busy; /* a message of this kind is being carried out: */
     enum registered_kind kind;
     struct request_doorbell ask;
-    int ring_fd, loose_fd; /* memory that is not the engine's yet, or any more; -1: none */
+    uint8_t ipc[REGISTERED_IPC_BYTES]; /* of a region that is asked for */
+    int ring_fd, loose_fd;             /* memory that is not the engine's yet, or any more; -1: none */
 
     unsigned wants; /* enum want */
     unsigned asked; /* requests that the engine has */
@@ -581,21 +582,36 @@ static void register_region(struct client *c, const struct registered_message *m
 static void register_gpu_region(struct client *c, const struct registered_message *m, int fd)
 {
     enum registered_kind kind = (enum registered_kind)m->kind;
-    bool own = kind == REGISTERED_OWN_GPU_REGION;
+    bool own = kind == REGISTERED_OWN_GPU_REGION, ipc = kind == REGISTERED_IPC_REGION,
+         trusts = c->all->daemon->config->transport_trust_clients;
     const struct attention_info *backend = engine_backend(c->all->daemon->engine);
     uint64_t most = c->all->daemon->config->transport_gpu_bytes, unit = backend->region_unit;
-    if (m->bytes < 1 || m->bytes > most) {
-        REFUSE(c, kind, ATTND_INVALID, "bytes: wants 1..%llu (transport.gpu_bytes)",
-               (unsigned long long)most);
-        return;
-    }
     if (unit == 0) {
         REFUSE(c, kind, ATTND_INVALID, "this daemon's backend, %s, has no memory that a region could be in",
                backend->name);
         return;
     }
-    uint64_t bytes = (m->bytes + unit - 1) / unit * unit;
-    if (m->writes > 1 || (m->writes && !own)) {
+    uint64_t bytes = ipc ? m->bytes : (m->bytes + unit - 1) / unit * unit;
+    if (!trusts && (ipc || backend->shares_context)) {
+        REFUSE(c, kind, ATTND_FORBIDDEN, "%s",
+               ipc ? "a CUDA IPC handle goes only where transport.trust_clients is on: wants a descriptor "
+                     "(OWN_GPU_REGION)"
+                   : "the GPU is served by NVIDIA MPS, where a client that fails takes the daemon's context "
+                     "with it: that wants "
+                     "transport.trust_clients=on");
+        return;
+    }
+    if (m->bytes < 1 || m->bytes > most) {
+        REFUSE(c, kind, ATTND_INVALID, "bytes: wants 1..%llu (transport.gpu_bytes)",
+               (unsigned long long)most);
+        return;
+    }
+    if (ipc && m->key_bytes != REGISTERED_IPC_BYTES) {
+        REFUSE(c, kind, ATTND_INVALID, "key_bytes: wants %d, those of a CUipcMemHandle",
+               REGISTERED_IPC_BYTES);
+        return;
+    }
+    if (m->writes > 1 || (m->writes && !own && !ipc)) {
         REFUSE(c, kind, ATTND_INVALID, "writes: wants 0 or 1, and 0 for a region of the daemon's making");
         return;
     }
@@ -614,13 +630,16 @@ static void register_gpu_region(struct client *c, const struct registered_messag
     }
     c->ask = (struct request_doorbell){
         .op = DOORBELL_REGION, .fd = c->loose_fd, .bytes = bytes, .gpu = true, .writes = m->writes};
+    if (ipc) {
+        memcpy(c->ipc, m->key, sizeof c->ipc);
+        c->ask.ipc = c->ipc;
+    }
     ask(c, kind);
 }
 
 static void handle_message(struct client *c, const struct registered_message *m, int fd)
 {
-    bool known =
-        m->kind >= REGISTERED_HELLO && m->kind <= REGISTERED_OWN_GPU_REGION && m->kind != REGISTERED_END;
+    bool known = m->kind >= REGISTERED_HELLO && m->kind <= REGISTERED_IPC_REGION && m->kind != REGISTERED_END;
     if (known && m->kind != REGISTERED_HELLO && c->state == GREETING) {
         REFUSE(c, (enum registered_kind)m->kind, ATTND_NO_KEY,
                "the first message is HELLO (1), with the version and a key");
@@ -636,6 +655,7 @@ static void handle_message(struct client *c, const struct registered_message *m,
         break;
     case REGISTERED_GPU_REGION:
     case REGISTERED_OWN_GPU_REGION:
+    case REGISTERED_IPC_REGION:
         register_gpu_region(c, m, fd);
         break;
     case REGISTERED_CLOSE_REGION:
@@ -644,8 +664,8 @@ static void handle_message(struct client *c, const struct registered_message *m,
         break;
     default:
         REFUSE(c, (enum registered_kind)m->kind, ATTND_INVALID,
-               "kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION) or "
-               "7 (OWN_GPU_REGION)");
+               "kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION), "
+               "7 (OWN_GPU_REGION) or 8 (IPC_REGION)");
         break;
     }
 }
@@ -735,7 +755,7 @@ static void answer_region(struct client *c, const struct request_doorbell *done)
     bool made = c->kind == REGISTERED_REGION || c->kind == REGISTERED_GPU_REGION;
     c->loose_fd = -1; /* the engine's now, but of GPU memory, which is mapped */
     send_answer(c, &answer, &done->fd, made);
-    if (done->gpu)
+    if (done->gpu && done->fd >= 0)
         close(done->fd);
 }
 

@@ -92,6 +92,23 @@ static void *cuda_own_stream(struct attention *attention)
     return ((struct cuda_backend *)attention)->device.stream;
 }
 
+/* An error that another process has made, under MPS, comes with whatever is called next. */
+static void cuda_look(struct attention *attention)
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    cuda_enter(d);
+    CUresult result = cuda_failed(d) ? CUDA_SUCCESS : d->cu.cuStreamQuery(d->stream);
+    if (result != CUDA_ERROR_NOT_READY)
+        cuda_note(d, result, "looking whether it is there");
+}
+
+static bool shares_context(const struct cuda_device *d)
+{
+    int shares = 0;
+    return d->cu.cuDeviceGetAttribute(&shares, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d->device) == CUDA_SUCCESS &&
+           shares;
+}
+
 static void cuda_visit(struct attention *attention, bool begins)
 {
     struct cuda_device *d = &((struct cuda_backend *)attention)->device;
@@ -196,7 +213,9 @@ static const struct attention_ops ops = {
     .own_stream = cuda_own_stream,
     .region_make = cuda_region_make,
     .region_take = cuda_region_take,
+    .region_open = cuda_region_open,
     .region_end = cuda_region_end,
+    .look = cuda_look,
     .graphs = cuda_graphs,
     .self_test = cuda_self_test,
     .roof_part = cuda_roof_part,
@@ -382,6 +401,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .on_device = true,
         .takes_streams = true,
         .region_unit = cuda_region_unit(&b->device),
+        .shares_context = shares_context(&b->device),
     };
     snprintf(b->base.info.device, sizeof b->base.info.device, "%s", b->device.name);
     rc = open_all(b);

@@ -122,6 +122,9 @@ MUST_USE int cuda_region_make(struct attention *attention, uint64_t bytes, struc
                               int *fd, char error[ATTENTION_ERROR_BYTES]);
 MUST_USE int cuda_region_take(struct attention *attention, int fd, uint64_t bytes, bool writes,
                               struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
+MUST_USE int cuda_region_open(struct attention *attention, const uint8_t handle[ATTENTION_IPC_BYTES],
+                              uint64_t bytes, struct attention_region *region,
+                              char error[ATTENTION_ERROR_BYTES]);
 void cuda_region_end(struct attention *attention, const struct attention_region *region);
 
 #endif

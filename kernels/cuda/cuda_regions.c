@@ -4,6 +4,7 @@
  *
  *   make     cuMemCreate -> a descriptor to give away -> mapped here
  *   take     a descriptor that came -> cuMemImport... -> mapped here, to read or to write, too
+ *   open     a handle of CUDA IPC, whose memory is only there as long as its owner keeps it
  *
  * What goes wrong here is the region's, not the device's: the driver says that memory is short, or a descriptor none of its. */
 #include "kernels/cuda/cuda_backend.h"
@@ -96,7 +97,7 @@ int cuda_region_make(struct attention *attention, uint64_t bytes, struct attenti
         return refuse(d, result, "mapping memory of the GPU", error);
     }
     *fd = made;
-    *region = (struct attention_region){(void *)(uintptr_t)address, bytes};
+    *region = (struct attention_region){.address = (void *)(uintptr_t)address, .bytes = bytes};
     return 0;
 }
 
@@ -120,7 +121,33 @@ int cuda_region_take(struct attention *attention, int fd, uint64_t bytes, bool w
     (void)d->cu.cuMemRelease(handle);
     if (result != CUDA_SUCCESS)
         return refuse(d, result, "the memory cannot be mapped for this GPU with so many bytes", error);
-    *region = (struct attention_region){(void *)(uintptr_t)address, bytes};
+    *region = (struct attention_region){.address = (void *)(uintptr_t)address, .bytes = bytes};
+    return 0;
+}
+
+int cuda_region_open(struct attention *attention, const uint8_t handle[ATTENTION_IPC_BYTES], uint64_t bytes,
+                     struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
+{
+    struct cuda_device *d = &((struct cuda_backend *)attention)->device;
+    CUipcMemHandle of;
+    CUdeviceptr address = 0, base = 0;
+    size_t size = 0;
+    _Static_assert(sizeof of == ATTENTION_IPC_BYTES, "a handle");
+    memcpy(&of, handle, sizeof of);
+    cuda_enter(d);
+    if (!d->cu.cuIpcOpenMemHandle_v2 || !d->cu.cuIpcCloseMemHandle || !d->cu.cuMemGetAddressRange_v2)
+        return refuse(d, CUDA_ERROR_NOT_SUPPORTED, "opening a handle", error);
+    CUresult result = d->cu.cuIpcOpenMemHandle_v2(&address, of, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (result != CUDA_SUCCESS)
+        return refuse(d, result, "the handle is of no memory of a GPU", error);
+    result = d->cu.cuMemGetAddressRange_v2(&base, &size, address);
+    if (result == CUDA_SUCCESS && bytes > size - (address - base))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS) {
+        (void)d->cu.cuIpcCloseMemHandle(address);
+        return refuse(d, result, "the memory has not so many bytes", error);
+    }
+    *region = (struct attention_region){.address = (void *)(uintptr_t)address, .bytes = bytes, .ipc = true};
     return 0;
 }
 
@@ -129,6 +156,10 @@ void cuda_region_end(struct attention *attention, const struct attention_region 
     struct cuda_device *d = &((struct cuda_backend *)attention)->device;
     CUdeviceptr address = (CUdeviceptr)(uintptr_t)region->address;
     cuda_enter(d);
+    if (region->ipc) {
+        cuda_holds(d, d->cu.cuIpcCloseMemHandle(address), "closing a region");
+        return;
+    }
     cuda_holds(d, d->cu.cuMemUnmap(address, region->bytes), "unmapping a region");
     cuda_holds(d, d->cu.cuMemAddressFree(address, region->bytes), "giving back a region's addresses");
 }

@@ -64,6 +64,9 @@
     XX(cuGraphExecDestroy, true)                                                                             \
     XX(cuGraphDestroy, true)                                                                                 \
     XX(cuGetErrorName, true)                                                                                 \
+    XX(cuIpcOpenMemHandle_v2, false)                                                                         \
+    XX(cuIpcCloseMemHandle, false)                                                                           \
+    XX(cuMemGetAddressRange_v2, false)                                                                       \
     XX(cuMemCreate, false)                                                                                   \
     XX(cuMemRelease, false)                                                                                  \
     XX(cuMemExportToShareableHandle, false)                                                                  \

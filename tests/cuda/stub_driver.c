@@ -227,6 +227,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) SUCCEED(cuDevicePrimaryCt
 CUresult cuCtxSetCurrent(CUcontext context) SUCCEED(cuCtxSetCurrent)
 CUresult cuCtxGetCurrent(CUcontext *context) GIVE(cuCtxGetCurrent, context, NULL)
 CUresult cuMemGetAllocationGranularity(size_t *unit, const CUmemAllocationProp *of, CUmemAllocationGranularity_flags o) GIVE(cuMemGetAllocationGranularity, unit, REGION_UNIT)
+CUresult cuIpcGetMemHandle(CUipcMemHandle *of, CUdeviceptr at) SUCCEED(cuIpcGetMemHandle)
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle of, unsigned flags) { called("cuIpcOpenMemHandle"); return CUDA_ERROR_INVALID_VALUE; }
 CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n) GIVE(cuMemAlloc_v2, at, (CUdeviceptr)(uintptr_t)calloc(1, n))
 CUresult cuMemHostAlloc(void **at, size_t n, unsigned flags) GIVE(cuMemHostAlloc, at, calloc(1, n))
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t n, CUstream stream) SUCCEED(cuMemsetD8Async)

@@ -105,7 +105,7 @@ expect 'they are gone, and what they did is counted' '{"clients":0,"regions":0,"
 expect 'messages that are none' '400 malformed a message has 256 bytes
 400 malformed a message has 256 bytes
 401 unauthorized the first message is HELLO (1), with the version and a key
-422 invalid kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION) or 7 (OWN_GPU_REGION)
+422 invalid kind: wants 1 (HELLO), 2 (REGION), 3 (OWN_REGION), 4 (CLOSE_REGION), 6 (GPU_REGION), 7 (OWN_GPU_REGION) or 8 (IPC_REGION)
 422 invalid version: this daemon speaks 1, and not 2
 422 invalid key_bytes: wants 228 at most' "$(perl -e '
     use Socket; socket(my $s, AF_UNIX, SOCK_SEQPACKET, 0); connect($s, pack_sockaddr_un(shift)) or die;

@@ -53,9 +53,48 @@ expect 'the daemon ends well' 0 $?
 start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" --set transport.gpu_bytes=16MiB --set geometry.layers=2 --set geometry.query_heads=32 \
     --set geometry.kv_heads=8 --set geometry.head_dim=128 --set pool.blocks=512
 curl -s -o /dev/null -X POST "$URL/v1/sequences"
+expect 'a handle, where clients are not trusted' \
+    'not ok memory by a handle of CUDA IPC: a CUDA IPC handle goes only where transport.trust_clients is on: wants a descriptor (OWN_GPU_REGION)' \
+    "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} --ipc 1)"
 expect 'more than there is' 'not ok a region of GPU memory: bytes: wants 1..16777216 (transport.gpu_bytes)' "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1)"
 stop_daemon
 start_daemon --backend cpu --set "transport.listen=unix:$WORK/r"
 expect 'a daemon without a GPU' "not ok a region of GPU memory: this daemon's backend, cpu, has no memory that a region could be in" \
     "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1)"
 stop_daemon
+
+# ---- clients that are trusted
+trusting() {
+    start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" "$@" --set geometry.layers=2 --set geometry.query_heads=32 --set geometry.kv_heads=8 \
+        --set geometry.head_dim=128 --set pool.blocks=512
+    curl -s -o /dev/null -X POST "$URL/v1/sequences"
+}
+if [ -n "${stub:-}" ]; then
+    echo 'skip handles of CUDA IPC, and MPS: there is no GPU'
+    exit 0
+fi
+trusting --set transport.trust_clients=on
+"$TOOLS/gpu" "$WORK/r" --ipc 1
+eventually is_transport '[.clients,.regions,.gpu_bytes]' '[0,0,0]' && echo 'ok all is given back' || echo "not ok all is given back: $(transport .)"
+stop_daemon
+
+# ---- under MPS a client's fault is the daemon's, too: it is noticed though there is nothing to compute
+if ! command -v nvidia-cuda-mps-control >/dev/null; then
+    echo 'skip MPS: it is not here'
+    exit 0
+fi
+export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps
+mkdir -p "$WORK/mps"
+nvidia-cuda-mps-control -d
+trusting
+expect 'MPS, where clients are not trusted' "not ok a region of GPU memory: the GPU is served by NVIDIA MPS, where a client that fails takes the daemon's \
+context with it: that wants transport.trust_clients=on" "$("$TOOLS/gpu" "$WORK/r" 1)"
+stop_daemon
+trusting --set transport.trust_clients=on
+expect 'a client under MPS' 'ok a region of GPU memory' "$("$TOOLS/gpu" "$WORK/r" --fault 1)"
+is_unready() { [ "$(curl -s -o /dev/null -w '%{http_code}' "$URL/readyz")" != 200 ]; }
+begin=${EPOCHREALTIME/./}
+eventually is_unready && echo "ok its fault turns the daemon unready ($(((${EPOCHREALTIME/./} - begin) / 1000)) ms)" || echo 'not ok its fault turns the daemon unready'
+wait "$DAEMON"
+DAEMON=
+echo quit | nvidia-cuda-mps-control

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gpu.c - a client whose tensors are in memory of the daemon's GPU, seen from this one's.
  *
- *   gpu PATH [--device N] [--stub] [--bench ROUNDS] [--die STAGE] IDS...
+ *   gpu PATH [--device N] [--stub] [--bench ROUNDS] [--die STAGE | --ipc | --fault] IDS...
  *
  * Of a daemon with 32 query heads and 8 KV heads of 128, bf16, and two layers. The sequences are empty. What is computed from GPU memory
  * has the bits of what is computed from host memory: the first half of the sequences has the one, the other half the other. Lines are ok or
  * not ok. --stub: kernels do nothing there, so only what is refused and given back is looked at. --bench: instead, how long a layer's call
- * takes for all of them, from q, k and v written until o can be read. --die: instead, die at that stage of it. */
+ * takes for all of them, from q, k and v written until o can be read. --die: instead, die at that stage of it. --ipc: memory of the client's by a handle of
+ * CUDA IPC. --fault: write where no memory is, which under MPS takes the daemon's context, too. */
 #include "clients/registered/client.h"
 
 #include <stdio.h>
@@ -53,6 +54,10 @@ enum {
     XX(cuMemcpyDtoHAsync_v2)                                                                                 \
     XX(cuMemcpyAsync)                                                                                        \
     XX(cuMemAlloc_v2)                                                                                        \
+    XX(cuIpcGetMemHandle)                                                                                    \
+    XX(cuModuleLoadData)                                                                                     \
+    XX(cuModuleGetFunction)                                                                                  \
+    XX(cuLaunchKernel)                                                                                       \
     XX(cuStreamCreate)                                                                                       \
     XX(cuStreamQuery)
 
@@ -367,6 +372,51 @@ static void bench(CUdeviceptr there, uint32_t number, uint32_t rounds)
     free(in);
 }
 
+/* Memory as PyTorch's, by a handle. */
+static void lend_by_handle(void)
+{
+    struct registered_message m = {
+        .kind = REGISTERED_IPC_REGION, .bytes = REGION, .key_bytes = REGISTERED_IPC_BYTES, .writes = 1};
+    CUdeviceptr there;
+    CUipcMemHandle handle = {{0}};
+    uint16_t in[(Q_BYTES + 2 * KV_BYTES) / 2];
+    holds(gpu.cuMemAlloc_v2(&there, REGION), "taking memory");
+    if (!stub)
+        holds(gpu.cuIpcGetMemHandle(&handle, there), "making a handle");
+    memcpy(m.key, &handle, sizeof handle);
+    expect("memory by a handle of CUDA IPC", registered_ask(&client, &m, -1, NULL), client.answer.detail);
+    struct registered_call call = call_of(ids, 1, 1, 0, true, client.answer.region + 1);
+    fill(in, sizeof in / 2);
+    write_gpu(there, in, sizeof in);
+    runs(&call, "a call from there");
+    m = (struct registered_message){.kind = REGISTERED_CLOSE_REGION, .region = client.answer.region};
+    expect("it is closed", registered_ask(&client, &m, -1, NULL), client.answer.detail);
+    m = (struct registered_message){
+        .kind = REGISTERED_IPC_REGION, .bytes = 2 * (uint64_t)REGION, .key_bytes = REGISTERED_IPC_BYTES};
+    memcpy(m.key, &handle, sizeof handle);
+    expect("more than it has", !registered_ask(&client, &m, -1, NULL) && client.answer.status == 422,
+           client.answer.detail);
+    memset(m.key, 7, REGISTERED_IPC_BYTES);
+    expect("a handle that is none", !registered_ask(&client, &m, -1, NULL) && client.answer.status == 422,
+           client.answer.detail);
+}
+
+static void write_nowhere(void)
+{
+    static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry "
+                              "nowhere()\n{\n.reg .b64 a;\n.reg .b32 x;\n"
+                              "mov.u64 a, 8;\nmov.u32 x, 1;\nst.global.u32 [a], x;\nret;\n}\n";
+    CUmodule module;
+    CUfunction function;
+    uint32_t number;
+    (void)make_region(REGION, &number); /* something of the daemon's is in use */
+    holds(gpu.cuModuleLoadData(&module, ptx), "loading a kernel");
+    holds(gpu.cuModuleGetFunction(&function, module, "nowhere"), "loading a kernel");
+    holds(gpu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, gpu.stream, NULL, NULL), "launching it");
+    while (gpu.cuStreamQuery(gpu.stream) == CUDA_ERROR_NOT_READY) {
+    }
+}
+
 /* Kill itself: with a region asked for, with one mapped, with a call put, with one of the client's own memory, or in the midst of calls. */
 static void die_at(int stage)
 {
@@ -390,6 +440,7 @@ static void die_at(int stage)
 int main(int argc, char **argv)
 {
     int device = 0, stage = -1;
+    bool ipc = false, fault = false;
     uint32_t rounds = 0, number;
     const char *path = NULL;
     for (int i = 1; i < argc; i++) {
@@ -399,6 +450,10 @@ int main(int argc, char **argv)
             rounds = (uint32_t)atoi(argv[++i]);
         else if (strcmp(argv[i], "--die") == 0 && i + 1 < argc)
             stage = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--ipc") == 0)
+            ipc = true;
+        else if (strcmp(argv[i], "--fault") == 0)
+            fault = true;
         else if (strcmp(argv[i], "--stub") == 0)
             stub = true;
         else if (!path)
@@ -407,7 +462,7 @@ int main(int argc, char **argv)
             ids[id_count++] = strtoull(argv[i], NULL, 10);
     }
     if (!path || id_count == 0) {
-        puts("usage: gpu PATH [--device N] [--stub] [--bench ROUNDS] [--die STAGE] IDS...");
+        puts("usage: gpu PATH [--device N] [--stub] [--bench ROUNDS] [--die STAGE | --ipc | --fault] IDS...");
         return 64;
     }
     open_gpu(device);
@@ -415,6 +470,10 @@ int main(int argc, char **argv)
         expect("a client", false, client.answer.detail);
     if (stage >= 0)
         die_at(stage);
+    if (ipc || fault) {
+        (ipc ? lend_by_handle : write_nowhere)();
+        return 0;
+    }
     CUdeviceptr there = make_region(REGION, &number);
     if (rounds) {
         bench(there, number, rounds);
