@@ -114,7 +114,7 @@ static void store(struct registered_word *word, uint32_t value)
 /* Copy a call out of the ring, each word once: what the compiler reads again could be another one. */
 static void copy_call(struct registered_call *to, const struct registered_call *from)
 {
-    uint64_t words[sizeof *to / sizeof(uint64_t)];
+    uint64_t words[sizeof *to / sizeof(uint64_t)] = {0};
     const uint64_t *shared = (const uint64_t *)(const void *)from;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
         words[i] = __atomic_load_n(&shared[i], __ATOMIC_RELAXED);
@@ -820,9 +820,9 @@ static bool read_client(struct doorbell *d, struct doorbell_client *client)
 {
     if (!client->reading && !take_call(d, client))
         return false;
-    while (client->reading) {
-        read_piece(d, client->reading);
-        if (client->reading && (client->reading->copied > 0 || !budget_allows(&d->budget)))
+    for (struct doorbell_call *call; (call = client->reading);) {
+        read_piece(d, call);
+        if (client->reading && (call->copied > 0 || !budget_allows(&d->budget)))
             break;
     }
     return true;

@@ -59,7 +59,6 @@ static bool take_answer(int socket, struct registered_answer *answer, int fds[RI
                              .msg_control = control.room,
                              .msg_controllen = sizeof control.room};
     ssize_t n;
-    fds[0] = fds[1] = -1;
     while ((n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
     }
     struct cmsghdr *rights = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
@@ -72,6 +71,7 @@ static bool take_answer(int socket, struct registered_answer *answer, int fds[RI
 
 static bool ask(struct registered_client *c, const struct registered_message *m, int fd, int fds[RIGHTS])
 {
+    fds[0] = fds[1] = -1;
     if (!send_message(c->socket, m, fd) && errno != EPIPE) /* why it has ended may still be said */
         return fail(c, "send");
     if (!take_answer(c->socket, &c->answer, fds))
