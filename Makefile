@@ -74,7 +74,7 @@ UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh tests/cuda/*.sh scripts/*.sh)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh scripts/*.sh)
 
 comma := ,
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
@@ -253,7 +253,7 @@ check-contract: all
 
 # Clients with registered memory, that scripts run.
 REGISTERED_SOURCES := $(wildcard clients/registered/*.c tests/registered/*.c) clients/bench/bench_registered.c
-REGISTERED := $(patsubst tests/registered/%.c,$(B)/registered/%,$(wildcard tests/registered/*.c))
+REGISTERED := $(patsubst tests/registered/%.c,$(B)/registered/%,$(wildcard tests/registered/*.c)) $(B)/registered/bench_registered
 $(B)/registered/%: $(call object,tests/registered/%.c clients/registered/client.c)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
@@ -354,10 +354,10 @@ check-python: $(B)/lib/$(LIBRARY_FILE)
 
 # What a call costs clients with registered memory beyond its step, on the CPU; and a layer those of libattnd, on a GPU.
 .PHONY: bench-clients
-bench-clients: $(B)/attnd $(B)/bench/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
+bench-clients: $(B)/attnd $(B)/registered/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
 	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_registered.sh
 	$(Q)$(if $(CUDA_INCLUDE),$(B)/bench/bench_library,echo 'skip bench_library: no CUDA headers')
-$(B)/bench/bench_registered: $(call object,clients/bench/bench_registered.c clients/registered/client.c)
+$(B)/registered/bench_registered: $(call object,clients/bench/bench_registered.c clients/registered/client.c)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^

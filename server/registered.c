@@ -959,6 +959,8 @@ uint32_t registered_cut(struct registered *r)
 
 void registered_give_up(struct registered *r, const char *why)
 {
+    if (r)
+        uv_unref((uv_handle_t *)&r->hold); /* what the engine has does not come back */
     for (uint32_t i = 0; r && i < r->count; i++) {
         struct client *c = &r->clients[i];
         if (c->state == GREETING || c->state == SERVED)

@@ -61,7 +61,7 @@ for program in build/"$MODE"/tests/*; do
     esac
 done
 # The benchmarks only have to run: their figures are evidence, not tests.
-for bench in build/"$MODE"/bench/* tests/bench/bench_server.sh; do
+for bench in build/"$MODE"/bench/* tests/bench/bench_server.sh clients/bench/bench_registered.sh; do
     log=$(mktemp)
     "$bench" --short >"$log" 2>&1 && echo "ok $bench runs" || { cat "$log"; echo "not ok $bench runs"; }
     rm -f "$log"

@@ -11,7 +11,8 @@ trap 'kill "$daemon" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 # The client has a processor of its own: a system that does not know which processors share a cache puts both on one, and they wait for each other.
 n=$(nproc) client=() server=()
 [ "$n" -eq 1 ] || client=(taskset -c 0) server=(taskset -c "1-$((n - 1))")
-settings=()
+settings=() rounds=${1:-}
+[ "$rounds" != --short ] || rounds=1
 for setting in ${SETTINGS:-}; do settings+=(--set "$setting"); done
 "${server[@]}" "$ATTND" --set "listen=unix:$work/http" --set "transport.listen=unix:$work/rings" --set backend.name=cpu --set geometry.layers=1 \
     --set geometry.query_heads=32 --set geometry.kv_heads=8 --set geometry.head_dim=128 --set pool.blocks=8192 "${settings[@]}" 2>"$work/log" &
@@ -21,4 +22,4 @@ until [ -S "$work/rings" ]; do
     sleep 0.05
 done
 sed -n 's/.*backend cpu/backend cpu/p' "$work/log"
-"${client[@]}" "$(dirname "$ATTND")/bench/bench_registered" "$work/rings" "$work/http" $daemon ${1:+"$1"}
+"${client[@]}" "$(dirname "$ATTND")/registered/bench_registered" "$work/rings" "$work/http" $daemon ${rounds:+"$rounds"}
