@@ -45,7 +45,8 @@
 enum {
     BACKLOG = 511,
     ACCEPTED_MAX = 32, /* a turn */
-    MESSAGES_MAX = 8,  /* likewise, of a client */
+    MESSAGES_MAX = 4,  /* likewise, of a client, */
+    EVENTS_MAX = 32,   /* and of clients of whom there is something; the others have their turn next */
     RIGHTS_MAX = 8,    /* descriptors that are looked at; the system closes what is more */
     CLOSED_MAX = REGISTERED_REGIONS + 3
 };
@@ -103,6 +104,7 @@ struct registered {
     uv_poll_t poll;
     bool listens, paused; /* paused: no descriptor was free for another client */
     bool draining;
+    unsigned events;        /* of this turn */
     uv_check_t hold;        /* keeps the loop running while clients are being closed */
     struct client *clients; /* [count] */
     struct client *free_clients;
@@ -718,6 +720,8 @@ static bool read_message(struct client *c)
 static void on_client(uv_poll_t *poll, int status, int events)
 {
     struct client *c = poll->data;
+    if (++c->all->events > EVENTS_MAX)
+        return;
     if (status < 0 || (events & UV_DISCONNECT && !(events & UV_READABLE))) {
         begin_close(c, false);
         return;
@@ -846,10 +850,11 @@ void registered_renew(struct registered *r)
     }
 }
 
-/* While it is active the loop runs on. */
+/* The next turn begins. While this is active the loop runs on. */
 static void on_hold(uv_check_t *hold)
 {
-    (void)hold;
+    struct registered *r = hold->data;
+    r->events = 0;
 }
 
 /* ---- clients come -------------------------------------------------------------------------------- */
@@ -1015,6 +1020,7 @@ int registered_listen(struct daemon_state *daemon, const struct listen_options *
     r->listens = true;
     uv_poll_start(&r->poll, UV_READABLE, on_listener);
     uv_check_init(daemon->loop, &r->hold);
+    r->hold.data = r;
     *result = r;
     return 0;
 }

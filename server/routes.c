@@ -770,6 +770,15 @@ static bool writes_long(const struct request *request)
             (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
 }
 
+/* Whether others are to have their turns; it goes on after that. */
+static bool is_over(struct daemon_state *daemon, uint64_t until_ns)
+{
+    if (!daemon->completed || uv_hrtime() <= until_ns)
+        return false;
+    uv_async_send(daemon->completed);
+    return true;
+}
+
 void routes_deliver(struct daemon_state *daemon)
 {
     const struct render_context context = {
@@ -796,6 +805,8 @@ void routes_deliver(struct daemon_state *daemon)
         }
         if (answer->registered) {
             registered_deliver(answer->registered, request);
+            if (is_over(daemon, until_ns))
+                break;
             continue;
         }
         if (!answer->x) {
@@ -811,10 +822,8 @@ void routes_deliver(struct daemon_state *daemon)
         }
         write_answer(answer->x, request, &context);
         send_answer(daemon, request);
-        if (daemon->completed && uv_hrtime() > until_ns) { /* others have their turns */
-            uv_async_send(daemon->completed);
+        if (is_over(daemon, until_ns))
             break;
-        }
     }
     if (daemon->outlasting)
         state_ids_look(daemon->outlasting, daemon);
