@@ -593,7 +593,6 @@ static void register_gpu_region(struct client *c, const struct registered_messag
                backend->name);
         return;
     }
-    uint64_t bytes = ipc ? m->bytes : (m->bytes + unit - 1) / unit * unit;
     if (!trusts && (ipc || backend->shares_context)) {
         REFUSE(c, kind, ATTND_FORBIDDEN, "%s",
                ipc ? "a CUDA IPC handle goes only where transport.trust_clients is on: wants a descriptor "
@@ -622,6 +621,7 @@ static void register_gpu_region(struct client *c, const struct registered_messag
                "no descriptor has come along: wants one, of cuMemExportToShareableHandle()");
         return;
     }
+    uint64_t bytes = ipc ? m->bytes : (m->bytes + unit - 1) / unit * unit;
     if (!charge_gpu(c, kind, bytes))
         return;
     c->loose_fd = own ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
