@@ -63,7 +63,7 @@ struct doorbell_options {
     void (*complete)(struct request *request, void *cookie); /* of REQUEST_DOORBELL */
     void (*notify)(void *cookie); /* the loop is to look at doorbell_client.ended */
     double (*clock)(void *clock_cookie);
-    void *cookie, *clock_cookie;
+    void *cookie, *clock_cookie; /* of complete(); of the two others */
 };
 
 /* doorbell_create(options, doorbell): 0 or ATTND_NO_MEMORY. doorbell_destroy: no call is under way. NULL is fine. */

@@ -228,6 +228,8 @@ expect 'a full ring' 'full
     for _ in $(seq 65); do echo put; done
     for _ in $(seq 64); do echo wait; done
 ) | talk | sed 1,2d | sort | uniq -c | awk '$2 == "full" { print "full" } $2 == "ok" { n += $1 } END { print n }')"
+expect 'a region that is opened to append, where writing is at its end' '422 invalid o: the region cannot be written' "$(sed 's/^region.*/own 65536 gsSa/' <<<"$one
+go" | talk | tail -1)"
 for jump in 'tail 65|calls_tail is more than 64 calls ahead of those taken' 'tail -1|calls_tail is more than 64 calls ahead of those taken'; do
     expect "an index that jumps: ${jump%|*}" "422 invalid ${jump#*|}" "$( (
         echo "$one"

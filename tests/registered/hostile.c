@@ -189,7 +189,12 @@ static void do_something(uint64_t *state, const char *path, const char *key)
         (void)madvise(region.memory + next(state) % REGION_BYTES / 4096 * 4096, 4096, MADV_REMOVE);
         (void)madvise((uint8_t *)client.ring + next(state) % 7 * 4096, 4096, MADV_REMOVE);
         break;
-    case 4:
+    case 4: /* flags of an open file are shared: a read of the bell would wait now */
+        (void)fcntl(client.bell, F_SETFL, O_NONBLOCK);
+        (void)!read(client.bell, &(uint64_t){0}, sizeof(uint64_t));
+        (void)fcntl(client.bell, F_SETFL, 0);
+        break;
+    case 5:
         if (next(state) % 8 == 0)
             (void)come(path, key);
         break;

@@ -4,7 +4,7 @@
  *     talk SOCKET <<'END'
  *     open KEY | -            say who it is            hello VERSION KEY_BYTES   likewise, wrong
  *     region BYTES            have one made; the latest is used from then on
- *     own BYTES SEALS         register a memfd of its own: w grow shrink seal, as letters g s S w; h: of huge pages; f: a file
+ *     own BYTES SEALS         register a memfd of its own: w grow shrink seal, as letters g s S w; a: opened to append; f: a file
  *     close NUMBER            close a region
  *     raw KIND BYTES RIGHTS   send a message with that many descriptors
  *     load OFFSET FILE        copy a file into the region           save OFFSET BYTES FILE
@@ -62,10 +62,8 @@ static uint8_t *at(uint64_t offset)
 static void use_own(uint64_t bytes, const char *seals)
 {
     struct registered_region made;
-    bool huge = strchr(seals, 'h') != NULL;
-    int fd = strchr(seals, 'f')
-                 ? open(".", O_TMPFILE | O_RDWR, 0600)
-                 : memfd_create("own", MFD_CLOEXEC | MFD_ALLOW_SEALING | (huge ? MFD_HUGETLB : 0U));
+    int fd = strchr(seals, 'f') ? open(".", O_TMPFILE | O_RDWR, 0600)
+                                : memfd_create("own", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
         printf("no memfd\n");
         return;
@@ -73,6 +71,8 @@ static void use_own(uint64_t bytes, const char *seals)
     (void)fcntl(fd, F_ADD_SEALS,
                 (strchr(seals, 'g') ? F_SEAL_GROW : 0) | (strchr(seals, 's') ? F_SEAL_SHRINK : 0) |
                     (strchr(seals, 'S') ? F_SEAL_SEAL : 0) | (strchr(seals, 'w') ? F_SEAL_WRITE : 0));
+    if (strchr(seals, 'a'))
+        (void)fcntl(fd, F_SETFL, O_APPEND);
     bool good = registered_use_region(&client, fd, bytes + (strchr(seals, '+') ? 1 : 0), &made);
     close(fd);
     keep(&made, good);
