@@ -238,6 +238,51 @@ static inline struct plan_range plan_visible_chunks(uint32_t keys, uint32_t wind
     return chunks;
 }
 
+/* A size for splits of roughly so many chunks: whole nodes of the tree, since what is left of a node becomes splits of its children. Up to
+ * twice as large, because a few large splits are better than many partial states. */
+static inline uint32_t plan_whole_nodes(uint32_t chunks)
+{
+    if (chunks > SEGMENT_CHUNKS)
+        return chunks;
+    if (chunks >= SEGMENT_CHUNKS / 2)
+        return SEGMENT_CHUNKS;
+    return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
+}
+
+/* The end of a split of this level from chunk `at` on, of queries that begin at `first`, in a stretch up to
+ * `end`; or `at`, if none can begin there. One of PLAN_CHUNK always can. */
+static inline uint32_t plan_end_of_split(enum plan_level level, uint32_t split_chunks_max, uint32_t first,
+                                         uint32_t at, uint32_t end, int to_context_end)
+{
+    uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
+             node_end = (at / node + 1) * node, parent_end = (at / parent + 1) * parent;
+    int begins = at % node == 0 || at == first, ends = node_end <= end || to_context_end;
+    if (node > 1 && (!begins || !ends || node > split_chunks_max))
+        return at;
+    int leads = at % parent == 0 || at == first;
+    uint32_t stop = end < parent_end ? end : parent_end, split_end = node_end < end ? node_end : end;
+    while (leads && split_end < stop && split_end + node - at <= split_chunks_max &&
+           (split_end + node <= stop || to_context_end))
+        split_end = split_end + node < stop ? split_end + node : stop;
+    return split_end;
+}
+
+/* The level of the next split from chunk `at` on, and its end, for splits of about so many chunks at most. The queries begin at chunk `first`;
+ * the stretch ends at `end`, where all its queries end if `to_context_end`. Inline, with levels that the compiler knows: else families of 8
+ * take 19.5 us a step in bench_planner, not 18.6. */
+static inline enum plan_level plan_next_split(uint32_t split_chunks_max, uint32_t first, uint32_t at,
+                                              uint32_t end, int to_context_end, uint32_t *split_end)
+{
+    *split_end = plan_end_of_split(PLAN_SEGMENT, split_chunks_max, first, at, end, to_context_end);
+    if (*split_end > at)
+        return PLAN_SEGMENT;
+    *split_end = plan_end_of_split(PLAN_RUN, split_chunks_max, first, at, end, to_context_end);
+    if (*split_end > at)
+        return PLAN_RUN;
+    *split_end = plan_end_of_split(PLAN_CHUNK, split_chunks_max, first, at, end, to_context_end);
+    return PLAN_CHUNK;
+}
+
 static inline int plan_sees(struct plan_range seen, uint32_t position)
 {
     return position >= seen.first && position < seen.end;

@@ -285,18 +285,6 @@ static uint32_t common_chunks(const struct planner *p, uint32_t at)
 
 /* ---- splits and work tiles ----------------------------------------------------------------------- */
 
-/* A size for splits of roughly so many chunks: whole nodes of the tree, since what is left of a node
- * becomes splits of its children. Up to twice as large, because a few large splits are better than many
- * partial states. */
-static uint32_t whole_nodes(uint32_t chunks)
-{
-    if (chunks > SEGMENT_CHUNKS)
-        return chunks;
-    if (chunks >= SEGMENT_CHUNKS / 2)
-        return SEGMENT_CHUNKS;
-    return chunks >= RUN_CHUNKS / 2 ? RUN_CHUNKS : 1;
-}
-
 /* Add one work tile over chunks [first, end) for the queries [a, b) of the order, whose partial states are
  * those from `partial` on. Inline: else families of 256 take 17.8 us a step in bench_planner, not 17.0. */
 static inline void add_work_tile(struct planner *p, uint32_t a, uint32_t b, uint32_t first, uint32_t end,
@@ -359,40 +347,6 @@ static void add_work_tiles(struct planner *p, uint32_t a, uint32_t b, uint32_t f
     }
 }
 
-/* The end of a split of this level from chunk `at` on, of queries that begin at `first`, in a stretch up to
- * `end`; or `at`, if none can begin there. One of PLAN_CHUNK always can. */
-static inline uint32_t end_of_split(enum plan_level level, uint32_t split_chunks_max, uint32_t first,
-                                    uint32_t at, uint32_t end, bool to_context_end)
-{
-    uint32_t node = plan_node_chunks(level), parent = plan_parent_chunks(level),
-             node_end = (at / node + 1) * node;
-    bool begins = at % node == 0 || at == first, ends = node_end <= end || to_context_end;
-    if (node > 1 && (!begins || !ends || node > split_chunks_max))
-        return at;
-    bool leads = at % parent == 0 || at == first;
-    uint32_t stop = smaller(end, (at / parent + 1) * parent), split_end = smaller(node_end, end);
-    while (leads && split_end < stop && split_end + node - at <= split_chunks_max &&
-           (split_end + node <= stop || to_context_end))
-        split_end = smaller(split_end + node, stop);
-    return split_end;
-}
-
-/* The level of the next split from chunk `at` on, and its end. The queries begin at chunk `first`; the
- * stretch ends at `end`, where all its queries end if `to_context_end`. Inline, with levels that the compiler
- * knows: else families of 8 take 19.5 us a step in bench_planner, not 18.6. */
-static inline enum plan_level next_split(uint32_t split_chunks_max, uint32_t first, uint32_t at, uint32_t end,
-                                         bool to_context_end, uint32_t *split_end)
-{
-    *split_end = end_of_split(PLAN_SEGMENT, split_chunks_max, first, at, end, to_context_end);
-    if (*split_end > at)
-        return PLAN_SEGMENT;
-    *split_end = end_of_split(PLAN_RUN, split_chunks_max, first, at, end, to_context_end);
-    if (*split_end > at)
-        return PLAN_RUN;
-    *split_end = end_of_split(PLAN_CHUNK, split_chunks_max, first, at, end, to_context_end);
-    return PLAN_CHUNK;
-}
-
 /* Chunks that the tiles for so many query heads take. */
 static uint32_t chunks_of_tile(const struct planner *p, uint64_t query_heads)
 {
@@ -434,7 +388,7 @@ static void emit_stretch(struct planner *p, uint32_t a, uint32_t b, uint32_t fro
         return;
     }
     for (uint32_t at = from, split_end; at < end; at = split_end) {
-        enum plan_level level = next_split(split_chunks_max, first, at, end, to_context_end, &split_end);
+        enum plan_level level = plan_next_split(split_chunks_max, first, at, end, to_context_end, &split_end);
         add_work_tiles(p, a, b, at, split_end, level, false);
     }
 }
@@ -543,7 +497,7 @@ static uint32_t states_of(uint32_t first, uint32_t from, uint32_t end, bool to_c
     if (from == first && to_context_end && plan_within_span(from, end))
         return 0;
     for (; from < end; count++)
-        (void)next_split(UINT32_MAX, first, from, end, to_context_end, &from);
+        (void)plan_next_split(UINT32_MAX, first, from, end, to_context_end, &from);
     return count;
 }
 
@@ -964,7 +918,7 @@ const struct plan *planner_make(struct planner *p, const struct planner_query *q
         p->grouped_count = 0;
     uint32_t tasks = larger(1, p->o.tasks / p->o.kv_heads);
     uint32_t each = (uint32_t)((work_of(p) + tasks - 1) / tasks);
-    p->split_chunks_max = whole_nodes(each);
+    p->split_chunks_max = plan_whole_nodes(each);
     p->lone_max = p->o.caps.splits_max && is_more_than_a_wave(p, tasks) ? each / LONE_SPLITS : UINT32_MAX;
     p->within_nodes = true;
     p->room = smaller(p->work_tile_queries_max, p->o.queries_max * SPLITS_PER_QUERY + 2 * p->o.tasks);
