@@ -16,14 +16,7 @@
 
 enum {
     CONTROL_BYTES = 32 << 20, /* of a step's control data, at least */
-    SIMPLE_BLOCKS = 3,        /* of attend_simple.cu on a multiprocessor */
-    /* as many thread blocks of 8 columns have a place at once; 3 and 4 measured on an H200: W5 (ragged)
-       at 0.89 and 0.93 of the roof, W2, W4 and W10 alike */
-    TASKS_PER_MULTIPROCESSOR = 4,
-    /* of four, 62 find room on an H200's 132 multiprocessors, and the last ones of W2 and W10 would wait
-       for the first */
-    CLUSTER_MAX = 2,
-    ROOF_THREADS = 512, /* measure.cu, read_all */
+    ROOF_THREADS = 512,       /* measure.cu, read_all */
     ROOF_ALIGNMENT = 4096
 };
 
@@ -222,59 +215,6 @@ static const struct attention_ops ops = {
     .time_passes = cuda_time_passes,
 };
 
-static bool has_kernel(const struct cuda_backend *b, enum cuda_kernel kernel)
-{
-    return cuda_has_kernel(b->options.geometry, &b->device.target, kernel);
-}
-
-/* Allow a kernel the shared memory that it takes. */
-static void allow_shared_memory(struct cuda_backend *b, enum cuda_kernel kernel, uint32_t bytes)
-{
-    struct cuda_device *d = &b->device;
-    CUfunction function = b->queue.kernels[kernel];
-    cuda_holds(
-        d, d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, (int)bytes),
-        "allowing %u bytes of shared memory", bytes);
-    cuda_holds(d,
-               d->cu.cuFuncSetAttribute(function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
-                                        CU_SHAREDMEM_CARVEOUT_MAX_SHARED),
-               "asking for shared memory");
-}
-
-/* The tiles that the kernels of this program compute. */
-static void find_widths(struct cuda_backend *b)
-{
-    const struct geometry *g = b->options.geometry;
-    struct cuda_device *d = &b->device;
-    struct tile_caps *caps = &b->base.info.tile_caps;
-    bool tma = cuda_uses_tma(g, &d->target), splits = cuda_columns_max(g, &d->target) > 0;
-    uint32_t state_bytes = (uint32_t)sizeof(float) * tile_state_floats(g->head_dim);
-    for (enum cuda_kernel i = 0; i < KERNEL_COUNT && !cuda_failed(d); i++) {
-        const struct cuda_kernel_info *kernel = &cuda_kernels[i];
-        if (kernel->query_heads == 0 || !has_kernel(b, i))
-            continue;
-        struct cuda_width *width = &b->widths[caps->width_count];
-        struct tile_width *tile = &caps->widths[caps->width_count++];
-        width->kernel = i;
-        *tile = (struct tile_width){kernel->query_heads, kernel->chunks, 1};
-        if (kernel->of == OF_SIMPLE) {
-            width->shape = (struct tile_shape){.threads = CUDA_THREADS, .blocks = SIMPLE_BLOCKS};
-            continue;
-        }
-        width->shape = kernel->of == OF_WIDE
-                           ? tile_wide_shape_of(g->head_dim, tile->query_heads, d->target.sm_bytes, tma)
-                           : tile_shape_of(g->head_dim, (uint32_t)dtype_bytes(g->kv_dtype), tile->query_heads,
-                                           d->target.sm_bytes, tma);
-        tile->cta_splits_max = tile_cta_splits_max(&width->shape);
-        allow_shared_memory(b, width->kernel, d->target.sm_bytes - TILE_BLOCK_BYTES);
-        /* a group's states lie where its keys and values were */
-        splits &= tile->query_heads * state_bytes <= width->shape.stages * width->shape.stage_bytes;
-    }
-    caps->splits_max = splits ? PLAN_SPLITS_MAX : 0;
-    caps->cluster_max = d->has_clusters ? CLUSTER_MAX : 1;
-    caps->processors = d->multiprocessors;
-}
-
 /* Say how long it took to compile, which is most of a cold start. */
 static void log_program(const struct cuda_program *program)
 {
@@ -303,18 +243,10 @@ static int load_kernels(struct cuda_backend *b)
     log_program(&program);
     cuda_load_kernels(d, g, &program, b->modules, &b->module_count, b->queue.kernels);
     cuda_program_deinit(&program);
-    find_widths(b);
-    if (has_kernel(b, KERNEL_MERGE) && !cuda_failed(d)) {
-        const uint32_t most = d->target.sm_bytes - TILE_BLOCK_BYTES;
-        b->merge_batch_max = MERGE_BATCH_MAX;
-        while (merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max) > most)
-            b->merge_batch_max /= 2;
-        uint32_t bytes = merge_bytes(g->head_dim, CUDA_THREADS, b->merge_batch_max);
-        allow_shared_memory(b, KERNEL_MERGE, bytes);
-        allow_shared_memory(b, KERNEL_MERGE_SPANS, bytes);
-    }
+    cuda_find_widths(d, g, b->queue.kernels, &b->tiles);
+    b->base.info.tile_caps = b->tiles.caps;
     if (g->layout == LAYOUT_VLLM && !cuda_failed(d)) {
-        allow_shared_memory(b, KERNEL_PAGED_V1, cuda_paged_shared_max(&d->target));
+        cuda_allow_shared_memory(d, b->queue.kernels[KERNEL_PAGED_V1], cuda_paged_shared_max(&d->target));
         b->base.info.paged_v1_tokens =
             cuda_paged_shared_max(&d->target) / (uint32_t)sizeof(float) / g->block_size * g->block_size;
     }
@@ -395,7 +327,7 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
         .name = "cuda",
         .isa = b->device.target.arch,
         .threads = b->device.multiprocessors,
-        .tasks = TASKS_PER_MULTIPROCESSOR * b->device.multiprocessors,
+        .tasks = CUDA_TASKS_PER_MULTIPROCESSOR * b->device.multiprocessors,
         .kernel = kernel_name(options, &b->device.target),
         .bit_stable = !paged,
         .on_device = true,

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/device/tile.h"
+#include "kernels/cuda/launches.h"
 #include "kernels/cuda/lowering.h"
 #include "kernels/cuda/queue.h"
 #include "kernels/kv_pool.h"
@@ -17,12 +18,6 @@ enum {
     CUDA_OF_ROWS =
         CUDA_SIDES, /* the tensors of passes whose rows lie in host memory: they run beside others */
     CUDA_COMPARED_MAX = 1 << 16 /* thread blocks that compare at a time; a step of more is issued in parts */
-};
-
-/* The kernel for tiles of one of attention_info.tile_caps.widths. */
-struct cuda_width {
-    enum cuda_kernel kernel;
-    struct tile_shape shape; /* of those without tiles: threads and blocks */
 };
 
 /* What the device knows of one of the block tables. */
@@ -70,8 +65,7 @@ struct cuda_backend {
     struct cuda_queue queue;
     CUmodule modules[CUDA_PIECES_MAX]; /* of the program */
     uint32_t module_count;
-    struct cuda_width widths[PLAN_WIDTHS_MAX]; /* of base.info.tile_caps */
-    uint32_t merge_batch_max;                  /* partial states at a time */
+    struct cuda_widths tiles; /* their caps are base.info.tile_caps */
 
     struct kv_pool layout; /* sizes only, no bytes */
     struct cuda_pool pool;
@@ -80,7 +74,7 @@ struct cuda_backend {
     struct cuda_known_row *known; /* [table_rows] */
     struct cuda_tensors tensors[CUDA_SIDES + 1]; /* for outputs that are copied, in turn; and CUDA_OF_ROWS */
     unsigned side, side_first;                   /* the next; the first of the step's */
-    CUdeviceptr fold_workspace, slots_taken;     /* a slot for each multiprocessor */
+    struct cuda_workspace workspace;
     CUdeviceptr sinks, alibi, k_scale, v_scale;
     CUdeviceptr refused; /* [table_rows] cuda_rows_pass.refused */
     uint64_t constants_version;

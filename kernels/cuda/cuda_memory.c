@@ -40,43 +40,16 @@ static bool take_pool(struct cuda_backend *b)
            cuda_await(d, NULL, d->stream, "clearing the KV pool");
 }
 
-/* The pool as TMA sees it: [layer, block, K or V][kv_head][atom][slot][128 bytes], of
- * which a box is all atoms of some slots of a block, or, in a second map, one; where rows are not
- * whole atoms, [1][slot][dim] and one in both. */
 static bool make_maps(struct cuda_backend *b)
 {
     const struct geometry *g = b->options.geometry;
     struct cuda_device *d = &b->device;
     CUtensorMap maps[2];
-    uint32_t element = (uint32_t)dtype_bytes(g->kv_dtype);
-    uint32_t stage_tokens = tile_shape_of(g->head_dim, element, 8, d->target.sm_bytes, true).stage_tokens,
-             part = SWIZZLE_BYTES / element, atoms = g->head_dim % part ? 1 : g->head_dim / part;
-    const cuuint64_t planes = UINT64_C(2) * g->layers * b->layout.blocks,
-                     sizes[] = {g->head_dim / atoms, g->block_size, atoms, g->kv_heads, planes},
-                     strides[] = {b->pool.slot_bytes, SWIZZLE_BYTES, b->pool.head_bytes, b->pool.plane_bytes};
-    const cuuint32_t rows = tile_box_rows(g->block_size, stage_tokens),
-                     boxes[][5] = {{part, rows, atoms, 1, 1}, {part, rows, 1, 1, 1}},
-                     steps[] = {1, 1, 1, 1, 1};
-    _Static_assert(sizeof maps[0] == CUDA_MAP_BYTES, "one after the other");
     if (g->layout == LAYOUT_VLLM || !cuda_uses_tma(g, &d->target) || cuda_failed(d))
         return true;
-    if (!d->cu.cuTensorMapEncodeTiled || planes > INT32_MAX) {
-        snprintf(b->base.failure, sizeof b->base.failure, "CUDA: %s",
-                 d->cu.cuTensorMapEncodeTiled
-                     ? "the pool has too many blocks for TMA"
-                     : "the driver is too old for this GPU: it knows no tensor maps");
+    if (!cuda_describe_pool(d, g, &b->pool, UINT64_C(2) * g->layers * b->layout.blocks, maps))
         return false;
-    }
     b->maps = cuda_allocate(d, sizeof maps, "tensor maps");
-    for (int i = 0; i < 2; i++)
-        cuda_holds(d,
-                   d->cu.cuTensorMapEncodeTiled(
-                       &maps[i],
-                       element == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 5,
-                       (void *)(uintptr_t)b->pool.bytes, sizes, strides, boxes[i], steps,
-                       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                       CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                   "describing the pool to TMA");
     return cuda_holds(d, d->cu.cuMemcpyHtoDAsync_v2(b->maps, maps, sizeof maps, d->stream),
                       "uploading tensor maps") &&
            cuda_await(d, NULL, d->stream, "uploading tensor maps");
@@ -122,20 +95,6 @@ static void take_tensors(struct cuda_backend *b)
     }
 }
 
-/* A slot for each multiprocessor of what the widest kernel keeps there, if it does. */
-static void take_workspace(struct cuda_backend *b)
-{
-    struct cuda_device *d = &b->device;
-    const struct tile_shape *widest = &b->widths[plan_widest(&b->base.info.tile_caps)].shape;
-    uint64_t bytes = (uint64_t)d->multiprocessors * tile_workspace_bytes(widest),
-             taken_bytes = d->multiprocessors * sizeof(uint32_t);
-    if (bytes == 0)
-        return;
-    b->fold_workspace = cuda_allocate(d, bytes, "the workspace of folds");
-    b->slots_taken = cuda_allocate(d, taken_bytes, "the workspace of folds");
-    cuda_holds(d, d->cu.cuMemsetD8Async(b->slots_taken, 0, taken_bytes, d->stream), "clearing the workspace");
-}
-
 bool cuda_memory_take(struct cuda_backend *b)
 {
     const struct attention_options *o = &b->options;
@@ -145,7 +104,7 @@ bool cuda_memory_take(struct cuda_backend *b)
     if (!take_pool(b) || !make_maps(b) || !take_host_blocks(b))
         return false;
     take_tensors(b);
-    take_workspace(b);
+    b->workspace = cuda_take_workspace(d, &b->tiles);
     b->k_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->v_scale = cuda_allocate(d, kv_scales * sizeof(float), "scales");
     b->sinks = cuda_allocate(d, (uint64_t)g->layers * g->query_heads * sizeof(float), "sinks");

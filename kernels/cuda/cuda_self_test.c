@@ -163,7 +163,7 @@ static void add_trial(struct cuda_self_test *t, struct trial trial)
 
 static const char *kernel_of(const struct cuda_self_test *t, uint32_t width)
 {
-    return cuda_kernels[t->own.widths[width].kernel].name;
+    return cuda_kernels[t->own.tiles.widths[width].kernel].name;
 }
 
 /* The widest tiles for work tiles of so many chunks, or the narrowest of them with room for `query_heads`. */
@@ -465,8 +465,7 @@ bool cuda_self_test_init(struct cuda_backend *b)
     g->layers = 1;
     own->base.info = b->base.info;
     own->options = b->options;
-    memcpy(own->widths, b->widths, sizeof own->widths);
-    own->merge_batch_max = b->merge_batch_max;
+    own->tiles = b->tiles;
     make_problem(t);
     choose_options(t);
     if (!cuda_device_share(d, &b->device) || !cuda_queue_init(&own->queue, d, CONTROL_BYTES) ||

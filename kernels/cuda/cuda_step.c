@@ -27,8 +27,6 @@ enum {
     PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
     GRID_MAX = 65535,       /* of a grid's second dimension */
-    MERGE_FEW = 128,        /* threads a multiprocessor: then a merge has several warps, */
-    MERGE_WARPS = 4,        /* so many */
     PREFETCH_PART = 8       /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
 
@@ -216,8 +214,7 @@ static const struct cuda_prepared_plan *find_prepared(struct cuda_backend *b, co
     return NULL;
 }
 
-/* The merges that are left, and how many partial states they take at a time: powers of two, so that plans
- * that grow stay the same graph for a while. */
+/* The merges that are left, and how many partial states they take at a time. */
 static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
                            struct cuda_prepared_plan *prepared)
 {
@@ -231,9 +228,7 @@ static void prepare_merges(struct cuda_backend *b, const struct plan *plan,
     arrays->merge_count = left.count;
     arrays->merges = cuda_queue_address(q, merges);
     arrays->merge_partials = cuda_queue_put(q, plan->merge_partials, partials, sizeof *plan->merge_partials);
-    arrays->merge_batch_size = 1;
-    while (arrays->merge_batch_size < left.longest && arrays->merge_batch_size < b->merge_batch_max)
-        arrays->merge_batch_size *= 2;
+    arrays->merge_batch_size = cuda_merge_batch(&b->tiles, left.longest);
     prepared->merge = left.spans ? KERNEL_MERGE_SPANS : KERNEL_MERGE;
 }
 
@@ -295,8 +290,8 @@ static struct cuda_attend_pass attend_pass(const struct cuda_backend *b,
     p.partial_o = tensors->partial_o;
     p.k_scale = b->k_scale + of_kv;
     p.v_scale = b->v_scale + of_kv;
-    p.fold_workspace = b->fold_workspace;
-    p.slots_taken = b->slots_taken;
+    p.fold_workspace = b->workspace.folds;
+    p.slots_taken = b->workspace.taken;
     p.slots = b->device.multiprocessors;
     p.sinks = c->sinks ? b->sinks + of_query : 0;
     p.alibi = c->alibi ? b->alibi : 0;
@@ -348,23 +343,19 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     const struct geometry *g = b->options.geometry;
     struct cuda_attend_pass with_work_tiles = *p;
     const struct cuda_prepared_plan *next_plan = next ? find_prepared(b, next->plan) : NULL;
-    uint32_t launches = 0, of_row = g->query_heads * g->head_dim / 4; /* threads of a merge */
+    uint32_t launches = 0;
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         launches += prepared->lists[i].count > 0;
     for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest work tiles first, late ones last */
-        const struct cuda_width *width = &b->widths[i / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX];
+        const struct cuda_width *width = &b->tiles.widths[i / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX];
         const struct cuda_tile_list *list = &prepared->lists[i];
-        uint32_t bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].group_bits,
-                 cta_bits = cuda_split_kinds[i % CUDA_SPLIT_KINDS].cta_bits;
+        const struct cuda_split_kind *kind = &cuda_split_kinds[i % CUDA_SPLIT_KINDS];
         if (list->count == 0)
             continue;
-        struct cuda_grid grid = cuda_grid_of(list->count * g->kv_heads >> cta_bits, width->shape.threads);
-        grid.threads_y = 1U << cta_bits;
-        grid.shared_bytes = width->shape.bytes << cta_bits;
-        grid.cluster = bits > cta_bits ? 1U << (bits - cta_bits) : 0;
+        struct cuda_grid grid = cuda_grid_of_tiles(g, width, kind, list->count);
         const uint32_t processors = b->device.multiprocessors,
                        blocks = (grid.x + processors - 1) / processors,
-                       blocks_max = width->shape.blocks >> cta_bits, places = processors * blocks_max;
+                       blocks_max = width->shape.blocks >> kind->cta_bits, places = processors * blocks_max;
         const bool fills = (uint64_t)grid.x * 10 >= (uint64_t)places * 9,
                    spreads = launches == 1 && p->merge_count && grid.shared_bytes && blocks > 1 &&
                              blocks < blocks_max &&
@@ -377,8 +368,8 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         if (spreads)
             grid.shared_bytes = larger(grid.shared_bytes, b->device.target.sm_bytes / (blocks + 1));
         with_work_tiles.work_tiles = cuda_queue_address(&b->queue, list->tiles);
-        with_work_tiles.split_bits = bits;
-        with_work_tiles.cta_bits = cta_bits;
+        with_work_tiles.split_bits = kind->group_bits;
+        with_work_tiles.cta_bits = kind->cta_bits;
         /* Only for a launch that cannot begin before this one's thread blocks end: the next one of the
            pass if these fill the GPU; the next pass if they are the only ones, all there at once, and
            fill it or have merges behind them. What is brought for others comes too late, and is read
@@ -394,12 +385,8 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         with_work_tiles.concurrent = 1;
     }
     if (p->merge_count) {
-        uint64_t all = (uint64_t)p->merge_count * of_row,
-                 few = (uint64_t)MERGE_FEW * b->device.multiprocessors;
-        uint32_t threads = all <= few ? 32 : CUDA_THREADS;
-        struct cuda_grid grid = cuda_grid_of(p->merge_count * ((of_row + threads - 1) / threads), threads);
-        grid.threads_y = all <= few ? MERGE_WARPS : 1;
-        grid.shared_bytes = merge_bytes(g->head_dim, threads, p->merge_batch_size);
+        struct cuda_grid grid =
+            cuda_grid_of_merges(g, b->device.multiprocessors, p->merge_count, p->merge_batch_size);
         grid.overlaps = 1;
         cuda_queue_launch(&b->queue, prepared->merge, grid, p, sizeof *p);
     }

@@ -44,31 +44,8 @@ struct cuda_operation {
 static void launch(struct cuda_queue *q, struct cuda_operation *x)
 {
     struct cuda_device *d = q->d;
-    const struct cuda_grid *g = &x->grid;
-    CUfunction function = q->kernels[x->kernel];
     void *parameters[] = {x->arguments};
-    CUlaunchAttribute attributes[2];
-    unsigned count = 0;
-    if (x->early)
-        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                                  .value.programmaticStreamSerializationAllowed = 1};
-    if (g->cluster)
-        attributes[count++] = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                                  .value.clusterDim = {g->cluster, 1, 1}};
-    const CUlaunchConfig config = {.gridDimX = g->x,
-                                   .gridDimY = g->y,
-                                   .gridDimZ = g->z,
-                                   .blockDimX = g->threads,
-                                   .blockDimY = g->threads_y ? g->threads_y : 1,
-                                   .blockDimZ = 1,
-                                   .sharedMemBytes = g->shared_bytes,
-                                   .hStream = q->on,
-                                   .attrs = attributes,
-                                   .numAttrs = count};
-    cuda_holds(d,
-               count ? d->cu.cuLaunchKernelEx(&config, function, parameters, NULL)
-                     : d->cu.cuLaunchKernel(function, g->x, g->y, g->z, g->threads, config.blockDimY, 1,
-                                            g->shared_bytes, q->on, parameters, NULL),
+    cuda_holds(d, cuda_launch(&d->cu, q->kernels[x->kernel], &x->grid, x->early, q->on, parameters),
                "launching %s", cuda_kernels[x->kernel].name);
 }
 

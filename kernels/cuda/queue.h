@@ -29,6 +29,7 @@
 #include "kernels/cuda/device/step.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launches.h"
 
 enum {
     CUDA_SIDES = 6, /* sets of outputs that are copied to the host: half of them a step's, used in turn */
@@ -134,18 +135,6 @@ uint64_t cuda_queue_address(const struct cuda_queue *q, const void *taken);
 
 /* How a kernel is launched. Its only parameter is a structure without padding, since launches are
  * compared byte by byte. */
-struct cuda_grid {
-    uint32_t x, y, z, threads, shared_bytes;
-    uint32_t overlaps;  /* 1: it awaits the kernel before it by itself, and may begin before that one ends */
-    uint32_t cluster;   /* thread blocks of a cluster; 0: there are none */
-    uint32_t threads_y; /* 0: as 1 */
-};
-
-static inline struct cuda_grid cuda_grid_of(uint32_t blocks, uint32_t threads)
-{
-    return (struct cuda_grid){blocks, 1, 1, threads, 0, 0, 0, 0};
-}
-
 void cuda_queue_launch(struct cuda_queue *q, enum cuda_kernel kernel, struct cuda_grid grid,
                        const void *arguments, size_t bytes);
 void cuda_queue_copy_in(struct cuda_queue *q, CUdeviceptr to, const void *from, size_t bytes);
