@@ -347,7 +347,7 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
     for (uint32_t i = 0; i < CUDA_TILE_LISTS; i++)
         launches += prepared->lists[i].count > 0;
     for (uint32_t i = CUDA_TILE_LISTS; i-- > 0;) { /* the longest work tiles first, late ones last */
-        const struct cuda_width *width = &b->tiles.widths[i / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX];
+        const struct cuda_width *width = &b->tiles.widths[cuda_width_of_list(i)];
         const struct cuda_tile_list *list = &prepared->lists[i];
         const struct cuda_split_kind *kind = &cuda_split_kinds[i % CUDA_SPLIT_KINDS];
         if (list->count == 0)

@@ -27,8 +27,9 @@ enum cuda_kernel_of {
     XX(KERNEL_COMPARE_KV, "compare_kv", "pool.cu", OF_ALL, 0, 0)                                             \
     XX(KERNEL_READ_KV, "read_kv", "pool.cu", OF_ALL, 0, 0)                                                   \
     XX(KERNEL_MERGE_STATES, "merge_states", "pool.cu", OF_ALL, 0, 0)                                         \
-    XX(KERNEL_STORE_TOKENS, "store_tokens", "pool.cu", OF_PAGED, 0, 0)                                       \
+    XX(KERNEL_STORE_TOKENS, "store_tokens", "pool.cu", OF_ALL, 0, 0)                                         \
     XX(KERNEL_COPY_BLOCKS, "copy_blocks", "pool.cu", OF_PAGED, 0, 0)                                         \
+    XX(KERNEL_WRITE_TILES, "write_tiles", "tiles.cu", OF_TILES, 0, 0)                                        \
     XX(KERNEL_STAMP, "stamp", "measure.cu", OF_ALL, 0, 0)                                                    \
     XX(KERNEL_READ_ALL, "read_all", "measure.cu", OF_ALL, 0, 0)                                              \
     XX(KERNEL_PAGED_V1, "paged_v1", "paged.cu", OF_PAGED, 0, 0)                                              \

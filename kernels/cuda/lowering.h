@@ -37,6 +37,17 @@ struct cuda_tile_list {
     uint32_t count;
 };
 
+static inline uint32_t cuda_width_of_list(uint32_t list)
+{
+    return list / CUDA_SPLIT_KINDS % PLAN_WIDTHS_MAX;
+}
+
+/* The list of a width's work tiles that are of no split group, and not late. */
+static inline uint32_t cuda_list_of_width(uint32_t width)
+{
+    return (PLAN_WIDTHS_MAX + width) * CUDA_SPLIT_KINDS;
+}
+
 /* cuda_lower_tiles: add tiles to the lists, in the plan's order. Lists without room, whose tiles are NULL,
  * only count them. */
 void cuda_lower_tiles(const struct cuda_lowering *of, struct cuda_tile_list lists[CUDA_TILE_LISTS]);

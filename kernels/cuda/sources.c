@@ -11,6 +11,7 @@
     XX(measure, "kernels/cuda/device/measure.cu")                                                            \
     XX(paged, "kernels/cuda/device/paged.cu")                                                                \
     XX(merge, "kernels/cuda/device/merge.cu")                                                                \
+    XX(tiles, "kernels/cuda/device/tiles.cu")                                                                \
     XX(attend_mma, "kernels/cuda/device/attend_mma.cu")                                                      \
     XX(attend_wide, "kernels/cuda/device/attend_wide.cu")                                                    \
     XX(attend_simple, "kernels/cuda/device/attend_simple.cu")                                                \

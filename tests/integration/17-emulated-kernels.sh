@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
-# one state after the other, compares, reads and merges of steps with the backend's host side; a thread of the host for each of
+# one state after the other, work tiles of lengths that the GPU finds against the planner and lowering, compares, reads and merges of
+# steps with the backend's host side; a thread of the host for each of
 # the GPU's (tests/emulation). The ring by which K and V come, over a model of its barriers and copies. For machines without a GPU,
 # which is where continuous integration runs.
 #
@@ -90,6 +91,17 @@ done <<'TABLE'
 16 2 3
 80 1 5
 256 1 1
+TABLE
+
+# tiles GROUP BLOCK_SIZE
+tiles() { emulate tiles -DGROUP="$1" -DBLOCK_SIZE="$2" -DKV_HEADS=1 -DTENSOR_CORES=1; }
+while read -r geometry; do
+    # shellcheck disable=SC2086
+    expect "work tiles of lengths that the GPU finds, on the CPU: $geometry" ' 0' "$(tiles $geometry 2>&1) $?"
+done <<'TABLE'
+1 16
+4 256
+80 24
 TABLE
 
 # Compares, reads and merges of steps: the CUDA backend on a stub of the driver that runs the kernels. Built twice: as it is, and with

@@ -6,7 +6,8 @@
  *   append          k and v of a pass's tokens, converted or generated, to their slots; vLLM's
  *                   reshape_and_cache                                  a thread block a token
  *   generate_q      q of a pass's queries                             a thread block a query
- *   store_tokens, copy_blocks   reshape_and_cache and copy_blocks of vLLM, on caches of the caller's own
+ *   store_tokens, copy_blocks   reshape_and_cache and copy_blocks of vLLM, on caches of the caller's own; the former for
+ *                   every layout
  *   compare_kv      k and v with what stands, as append would convert them: a retry of an append
  *   read_kv         what stands, token by token                       a thread block a token
  *   load_q          q of clients from where it lies                   thread blocks a query
@@ -298,7 +299,8 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS) append(cuda_append_pa
     }
 }
 
-/* vLLM's reshape_and_cache, on caches of the caller's own. grid: (tokens). */
+/* vLLM's reshape_and_cache, on caches of the caller's own. There a scale holds for all KV heads, in the other layouts each has one. grid:
+ * (tokens). */
 extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
     store_tokens(const __grid_constant__ cuda_tokens_pass pass)
 {
@@ -311,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_THREADS)
         const size_t element = blockIdx.x * (q.v ? pass.v_row : pass.k_row) + q.head * HEAD_DIM + q.quad * 4;
         q.place(pass.pool, block, (uint32_t)(slot % BLOCK_SIZE))
             .store(given_quad(q.v ? pass.v : pass.k, (dtype)pass.source_dtype, element,
-                              q.v ? *pass.v_scale : *pass.k_scale));
+                              (q.v ? pass.v_scale : pass.k_scale)[LAYOUT == LAYOUT_VLLM ? 0 : q.head]));
     }
 }
 
