@@ -279,10 +279,15 @@ ATTND_API int attnd_turn(struct attnd *a);
 
 /* ---- kernels over caches of the caller's own ------------------------------------------------------- */
 
-/* vLLM's paged_attention_v1 and v2, reshape_and_cache, copy_blocks and swap_blocks, on its layout: no engine, no pool, nothing kept.
- * Calls launch on a stream, wait for nothing, and may be captured in a CUDA graph. Addresses are the GPU's, and are not looked at. Any thread.
+/* vLLM's paged_attention_v1 and v2, reshape_and_cache, copy_blocks and swap_blocks, on its layout; and the engine's own attention, bit-stable,
+ * on its: no engine, no pool, nothing kept. Calls launch on a stream, wait for nothing, and may be captured in a CUDA graph. Addresses are the
+ * GPU's, and are not looked at. Any thread.
  *
- *   key_cache [blocks][kv_heads][head_dim / x][block_size][x], x elements being 16 bytes; value_cache [blocks][kv_heads][head_dim][block_size] */
+ *   ATTND_VLLM   key_cache [blocks][kv_heads][head_dim / x][block_size][x], x elements being 16 bytes;
+ *                value_cache [blocks][kv_heads][head_dim][block_size]
+ *   ATTND_OWN    key_cache is the cache, [blocks][2: K, V][kv_heads][block_size][head_dim], from a multiple of 16 bytes on */
+enum attnd_layout { ATTND_VLLM, ATTND_OWN };
+
 struct attnd_kernels;
 
 struct attnd_shape {
@@ -297,12 +302,38 @@ struct attnd_shape {
     uint32_t gpu;
     const char *cache;      /* folder for compiled kernels, as backend.cache; NULL: the default one */
     uint32_t v1_max_length; /* out: of a call with v2 = 0 */
+    uint32_t layout;        /* an enum attnd_layout */
+    float softcap;          /* of ATTND_OWN: scores are softcap * tanh(score / softcap); 0: none */
 };
 
 /* attnd_kernels_open(shape, kernels): find or compile them. Seconds, or milliseconds when they are in the cache; not while a stream is
  * being captured. */
 ATTND_API int attnd_kernels_open(struct attnd_shape *shape, struct attnd_kernels **kernels);
 ATTND_API void attnd_kernels_close(struct attnd_kernels *kernels);
+
+#define ATTND_LAUNCHES_BYTES 512
+
+/* Of ATTND_OWN: how a call is cut into work tiles. With tables and lengths, for any number of calls (of other layers, other q) with the same
+ * ones, which have to be those of the host's: what sequences share is read once for all of them. Without, for calls with so many sequences
+ * of any length up to max_seq_len: the GPU finds the work tiles as a call is launched, and a graph may be replayed with others. o and lse have
+ * the same bits either way. */
+struct attnd_plan {
+    size_t size;
+    const int32_t *block_tables; /* in host memory: [sequences][table_row]; NULL, like */
+    const int32_t *seq_lens;     /* [sequences] */
+    uint64_t table_row;
+    uint32_t sequences, max_seq_len;
+    uint32_t window; /* tokens that a query sees, itself included; 0: all */
+    uint32_t zero;
+    void *launches; /* out: [ATTND_LAUNCHES_BYTES] for attnd_paged_call, without an address in it */
+    /* Out, with tables: [lists_bytes], aligned to 16, in host memory, which the caller copies to the GPU. NULL: only sizes are wanted */
+    void *lists;
+    uint64_t lists_bytes;     /* in: room at `lists`; out: what they take */
+    uint64_t workspace_bytes; /* out */
+};
+
+/* attnd_kernels_plan(kernels, plan): by the host alone; with tables it compares those of neighbours as far as they agree. */
+ATTND_API int attnd_kernels_plan(struct attnd_kernels *kernels, struct attnd_plan *plan);
 
 /* One query a sequence. */
 struct attnd_paged_call {
@@ -314,13 +345,23 @@ struct attnd_paged_call {
     const int32_t *block_tables;    /* [sequences][table_row] */
     const int32_t *seq_lens;        /* [sequences], at most max_seq_len each */
     const float *alibi_slopes;      /* [query_heads]; NULL */
-    const float *k_scale, *v_scale; /* one for all */
-    float *workspace; /* of v2: [sequences * query_heads * ceil(max_seq_len / 512) * (head_dim + 2)] */
+    const float *k_scale, *v_scale; /* one for all; ATTND_OWN: [kv_heads] */
+    /* Of v2: [sequences * query_heads * ceil(max_seq_len / 512) * (head_dim + 2)]; ATTND_OWN: workspace_bytes, from a multiple of 16
+       bytes on */
+    float *workspace;
     uint64_t query_row, table_row, block_bytes; /* the last: from one block of a cache to the next */
     uint32_t sequences, max_seq_len;
     uint32_t v2; /* 1: contexts are cut in partitions of 512 */
     float scale;
     void *stream;
+    /* Of ATTND_OWN; there value_cache, query_row, block_bytes, max_seq_len and v2 are not looked at: */
+    const void *launches; /* of attnd_plan, in host memory */
+    void *lists;          /* [lists_bytes] of the GPU, from a multiple of 16 bytes on */
+    uint32_t find;        /* 1: without tables in the plan, write the lists first; 0: they are there */
+    uint32_t attend;      /* 1: attend. 0: only write the lists, for calls with find = 0 */
+    uint64_t blocks;      /* of the cache */
+    float *lse;           /* [sequences][query_heads]; NULL: not wanted */
+    const float *sinks;   /* [query_heads]; NULL */
 };
 
 ATTND_API int attnd_kernels_paged(struct attnd_kernels *kernels, const struct attnd_paged_call *call);
@@ -332,7 +373,8 @@ struct attnd_cache_call {
     uint32_t kind;
     uint32_t count; /* tokens, or pairs of blocks */
     /* ATTND_STORE (reshape_and_cache): key and value [count][kv_heads][head_dim], rows *_row elements apart, of the shape's dtype or
-       kv_dtype, to slots [count], block * block_size + slot, of which negative ones are none */
+       kv_dtype, to slots [count], block * block_size + slot, of which negative ones are none. Of ATTND_OWN value_caches and block_bytes are
+       not looked at */
     const void *key, *value;
     uint64_t key_row, value_row;
     const int64_t *slots;

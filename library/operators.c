@@ -3,10 +3,19 @@
 #include "kernels/operators.h"
 
 #include "library/handle.h"
+#include "scheduler/planner.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    ADDRESS_ALIGNMENT = 16,
+    PARTIALS_PER_QUERY = 6,
+    PARTIALS_LEAST = 4096 /* as the engine's plans have */
+};
+
+_Static_assert(sizeof(struct operators_launches) <= ATTND_LAUNCHES_BYTES, "room in the caller's memory");
 
 struct attnd_kernels {
     struct geometry geometry;
@@ -40,12 +49,17 @@ int attnd_kernels_open(struct attnd_shape *shape, struct attnd_kernels **result)
         .kv_heads = of.kv_heads,
         .head_dim = of.head_dim,
         .block_size = of.block_size,
-        .layout = LAYOUT_VLLM,
+        .layout = of.layout == ATTND_OWN ? LAYOUT_HND : LAYOUT_VLLM,
         .scale = 1,
+        .softcap = of.softcap,
         .sparse = {of.local_blocks, of.vert_stride, of.sparse_block_size, of.tp_rank, of.head_sliding_step}};
     if (!handle_dtype(of.dtype_code, of.dtype_bits, &g.dtype) ||
         !handle_dtype(of.kv_dtype_code, of.kv_dtype_bits, &g.kv_dtype))
         return refuse("shape: dtype or kv_dtype is none that attnd has");
+    if (of.layout > ATTND_OWN)
+        return handle_fail(ATTND_ERR_INVALID, "shape.layout: there is no %u", of.layout);
+    if (of.layout == ATTND_VLLM && of.softcap != 0)
+        return refuse("shape.softcap: kernels of vLLM's layout have none");
     if (of.kv_heads == 0 || geometry_check(&g, &field, reason) != 0)
         return handle_fail(ATTND_ERR_INVALID, "shape.%s: %s", of.kv_heads ? field : "kv_heads",
                            of.kv_heads ? reason : "wants 1 at least");
@@ -70,12 +84,157 @@ void attnd_kernels_close(struct attnd_kernels *k)
     free(k);
 }
 
+/* ---- attention over the library's own layout ------------------------------------------------------- */
+
+/* What of a plan's tables and lengths cannot be: ATTND_OK, or a code with the sentence kept. */
+static int look_at_tables(const struct attnd_kernels *k, const struct attnd_plan *of)
+{
+    for (uint32_t i = 0; i < of->sequences; i++) {
+        int32_t length = of->seq_lens[i];
+        const int32_t *table = of->block_tables + i * of->table_row;
+        if (length < 0 || (uint32_t)length > of->max_seq_len)
+            return handle_fail(ATTND_ERR_INVALID,
+                               "seq_lens: that of sequence %u is %d, and max_seq_len is %u", i, length,
+                               of->max_seq_len);
+        uint32_t blocks = geometry_blocks(&k->geometry, (uint32_t)length);
+        if (blocks > of->table_row)
+            return handle_fail(ATTND_ERR_INVALID,
+                               "block_tables: sequence %u has %d tokens, and a table has %llu blocks", i,
+                               length, (unsigned long long)of->table_row);
+        for (uint32_t b = 0; b < blocks; b++) {
+            if (table[b] < 0)
+                return handle_fail(ATTND_ERR_INVALID,
+                                   "block_tables: sequence %u has %d tokens, and its block %u is %d", i,
+                                   length, b, table[b]);
+        }
+    }
+    return ATTND_OK;
+}
+
+/* Plan for the tables and lengths of the host's, and lower that into of->lists, if there is room. */
+static int plan_tables(struct attnd_kernels *k, struct attnd_plan *of, struct operators_launches *launches)
+{
+    const struct geometry *g = &k->geometry;
+    uint32_t least = planner_partials_least(of->sequences, of->max_seq_len),
+             enough = PARTIALS_PER_QUERY * of->sequences > PARTIALS_LEAST ? PARTIALS_PER_QUERY * of->sequences
+                                                                          : PARTIALS_LEAST;
+    const struct planner_options options = {.queries_max = of->sequences,
+                                            .partials_max = least > enough ? least : enough,
+                                            .tasks = operators_tasks(k->operators),
+                                            .kv_heads = g->kv_heads,
+                                            .group = geometry_group(g),
+                                            .block_size = g->block_size,
+                                            .window = of->window,
+                                            .caps = *operators_caps(k->operators)};
+    int rc = look_at_tables(k, of);
+    if (rc != ATTND_OK)
+        return rc;
+    struct planner *planner = NULL;
+    struct planner_query *queries = calloc(of->sequences, sizeof *queries);
+    if (!queries || planner_create(&options, &planner) != 0) {
+        free(queries);
+        return handle_fail(ATTND_ERR_NO_MEMORY, "no memory for a plan of %u sequences", of->sequences);
+    }
+    for (uint32_t i = 0; i < of->sequences; i++)
+        queries[i] = (struct planner_query){i, (uint32_t)of->seq_lens[i], 1, SHARING_AUTO};
+    const uint32_t *tables = (const uint32_t *)of->block_tables, stride = (uint32_t)of->table_row;
+    const struct plan *plan = planner_make(planner, queries, of->sequences, tables, stride);
+    uint64_t room = of->lists ? of->lists_bytes : 0;
+    operators_lower(k->operators, plan, tables, stride, of->max_seq_len, of->window, launches, NULL);
+    if (of->lists && room < launches->lists_bytes)
+        rc = handle_fail(ATTND_ERR_INVALID, "lists: take %llu bytes, and there is room for %llu",
+                         (unsigned long long)launches->lists_bytes, (unsigned long long)room);
+    else if (of->lists)
+        operators_lower(k->operators, plan, tables, stride, of->max_seq_len, of->window, launches, of->lists);
+    planner_destroy(planner);
+    free(queries);
+    return rc;
+}
+
+int attnd_kernels_plan(struct attnd_kernels *k, struct attnd_plan *plan)
+{
+    struct attnd_plan of;
+    struct operators_launches launches;
+    int rc = handle_take(&of, sizeof of, plan, "plan");
+    if (rc != ATTND_OK)
+        return rc;
+    if (!k || !of.launches)
+        return refuse("the kernels, or plan.launches, are NULL");
+    if (k->geometry.layout == LAYOUT_VLLM)
+        return refuse("kernels of vLLM's layout take no plan");
+    if (of.sequences == 0 || of.max_seq_len == 0)
+        return refuse("sequences, max_seq_len: want 1 at least");
+    if (!of.block_tables != !of.seq_lens)
+        return refuse("block_tables and seq_lens: both, or none");
+    if ((uintptr_t)of.lists % ADDRESS_ALIGNMENT)
+        return refuse("lists: do not begin at a multiple of 16 bytes");
+    if (of.table_row > UINT32_MAX)
+        return refuse("table_row: is too large");
+    const char *wrong =
+        of.block_tables ? NULL
+                        : operators_size(k->operators, of.sequences, of.max_seq_len, of.window, &launches);
+    if (wrong)
+        return refuse(wrong);
+    if (of.block_tables && (rc = plan_tables(k, &of, &launches)) != ATTND_OK)
+        return rc;
+    memset(of.launches, 0, ATTND_LAUNCHES_BYTES);
+    memcpy(of.launches, &launches, sizeof launches);
+    of.lists_bytes = launches.lists_bytes;
+    of.workspace_bytes = launches.workspace_bytes;
+    handle_give(plan, &of, sizeof of);
+    return ATTND_OK;
+}
+
+static int decode(struct attnd_kernels *k, const struct attnd_paged_call *of)
+{
+    struct operators_launches launches;
+    if (!of->launches || !of->lists || !of->block_tables ||
+        (of->attend &&
+         (!of->query || !of->out || !of->key_cache || !of->workspace || !of->k_scale || !of->v_scale)) ||
+        (of->find && !of->seq_lens))
+        return refuse("an address of the call is NULL");
+    memcpy(&launches, of->launches, sizeof launches);
+    if (!operators_are_for(k->operators, &launches))
+        return refuse(
+            "plan: was made for other kernels (heads, head_dim, block_size, dtypes or GPU), or is none");
+    if (launches.sequences != of->sequences)
+        return handle_fail(ATTND_ERR_INVALID, "plan: is of %u sequences, and the call has %u",
+                           launches.sequences, of->sequences);
+    if (of->find && launches.slots == 0)
+        return refuse("plan: has tables and lengths, and the GPU is to find others");
+    if (((uintptr_t)of->lists | (uintptr_t)of->workspace | (uintptr_t)of->key_cache | (uintptr_t)of->query |
+         (uintptr_t)of->out) %
+        ADDRESS_ALIGNMENT)
+        return refuse("lists, workspace, key_cache, query or out: does not begin at a multiple of 16 bytes");
+    if (of->attend && !isfinite(of->scale))
+        return refuse("scale: is not finite");
+    const struct operators_decode attention = {
+        .launches = &launches,
+        .lists = of->lists,
+        .workspace = of->workspace,
+        .finds = of->find != 0,
+        .tables = of->block_tables,
+        .lengths = of->seq_lens,
+        .table_row = of->table_row,
+        .caches = {.k = of->attend ? of->key_cache : NULL, .k_scale = of->k_scale, .v_scale = of->v_scale},
+        .blocks = of->blocks,
+        .q = of->query,
+        .o = of->out,
+        .lse = of->lse,
+        .sinks = of->sinks,
+        .alibi = of->alibi_slopes,
+        .scale = of->scale};
+    return answer(operators_decode(k->operators, &attention, of->stream));
+}
+
 int attnd_kernels_paged(struct attnd_kernels *k, const struct attnd_paged_call *call)
 {
     struct attnd_paged_call of;
     int rc = handle_take(&of, sizeof of, call, "call");
     if (rc != ATTND_OK)
         return rc;
+    if (k && k->geometry.layout != LAYOUT_VLLM)
+        return decode(k, &of);
     if (!k || !of.query || !of.out || !of.key_cache || !of.value_cache || !of.block_tables || !of.seq_lens ||
         !of.k_scale || !of.v_scale)
         return refuse("the kernels, or an address of the call, are NULL");
@@ -119,8 +278,9 @@ static int store(struct attnd_kernels *k, const struct attnd_cache_call *of)
     if (!handle_dtype(of->dtype_code, of->dtype_bits, &tokens.dtype) ||
         (tokens.dtype != k->geometry.dtype && tokens.dtype != k->geometry.kv_dtype))
         return refuse("dtype: wants that of the shape, or its kv_dtype");
-    tokens.caches = (struct operators_caches){of->key_caches[0], of->value_caches[0], of->block_bytes,
-                                              of->k_scale, of->v_scale};
+    tokens.caches =
+        (struct operators_caches){of->key_caches[0], of->value_caches ? of->value_caches[0] : NULL,
+                                  of->block_bytes, of->k_scale, of->v_scale};
     return answer(operators_store(k->operators, &tokens, of->stream));
 }
 
@@ -130,7 +290,8 @@ int attnd_kernels_cache(struct attnd_kernels *k, const struct attnd_cache_call *
     int rc = handle_take(&of, sizeof of, call, "call");
     if (rc != ATTND_OK)
         return rc;
-    if (!k || !of.key_caches || (of.kind != ATTND_SWAP && !of.value_caches))
+    bool has_values = k && (k->geometry.layout == LAYOUT_VLLM || of.kind != ATTND_STORE);
+    if (!k || !of.key_caches || (has_values && of.kind != ATTND_SWAP && !of.value_caches))
         return refuse("the kernels, or an address of the call, are NULL");
     if (of.kind != ATTND_STORE && !of.pairs && of.count)
         return refuse("pairs: is NULL");
@@ -141,6 +302,8 @@ int attnd_kernels_cache(struct attnd_kernels *k, const struct attnd_cache_call *
                                      of.pairs, of.count, of.stream));
     if (of.kind != ATTND_COPY)
         return handle_fail(ATTND_ERR_INVALID, "kind: there is no %u", of.kind);
+    if (k->geometry.layout != LAYOUT_VLLM)
+        return refuse("kind: ATTND_COPY goes with kernels of vLLM's layout");
     if (of.block_bytes % 16)
         return refuse("block_bytes: wants a multiple of 16");
     const struct operators_copies copies = {.k = of.key_caches,

@@ -105,3 +105,55 @@ const char *operators_swap(struct operators *operators, void *to, const void *fr
     (void)stream;
     return reason;
 }
+
+const struct tile_caps *operators_caps(const struct operators *operators)
+{
+    (void)operators;
+    return NULL;
+}
+
+uint32_t operators_tasks(const struct operators *operators)
+{
+    (void)operators;
+    return 0;
+}
+
+void operators_lower(const struct operators *operators, const struct plan *plan, const uint32_t *tables,
+                     uint32_t stride, uint32_t max_length, uint32_t window,
+                     struct operators_launches *launches, void *lists)
+{
+    (void)operators;
+    (void)plan;
+    (void)tables;
+    (void)stride;
+    (void)max_length;
+    (void)window;
+    (void)launches;
+    (void)lists;
+}
+
+const char *operators_size(const struct operators *operators, uint32_t sequences, uint32_t max_length,
+                           uint32_t window, struct operators_launches *launches)
+{
+    (void)operators;
+    (void)sequences;
+    (void)max_length;
+    (void)window;
+    (void)launches;
+    return reason;
+}
+
+bool operators_are_for(const struct operators *operators, const struct operators_launches *launches)
+{
+    (void)operators;
+    (void)launches;
+    return false;
+}
+
+const char *operators_decode(struct operators *operators, const struct operators_decode *of, void *stream)
+{
+    (void)operators;
+    (void)of;
+    (void)stream;
+    return reason;
+}

@@ -78,6 +78,7 @@
     XX(cuMemSetAccess, false)                                                                                \
     XX(cuMemGetAllocationGranularity, false)                                                                 \
     XX(cuMemGetAllocationPropertiesFromHandle, false)                                                        \
+    XX(cuThreadExchangeStreamCaptureMode, false)                                                             \
     XX(cuTensorMapEncodeTiled, false)                                                                        \
     XX(cuLaunchKernelEx, false)
 

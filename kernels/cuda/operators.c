@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* operators.c - see kernels/operators.h. */
-#include "kernels/operators.h"
+#include "kernels/cuda/cuda_operators.h"
 
 #include "kernels/cuda/compiler.h"
 #include "kernels/cuda/device/step.h"
-#include "kernels/cuda/gpu.h"
-#include "kernels/cuda/kernels.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +13,6 @@ enum { GRID_MAX = 65535 /* of a grid's second dimension */ };
 
 _Static_assert(sizeof((struct cuda_copies_pass){0}.caches) == OPERATORS_LAYERS_MAX * 2 * sizeof(uint64_t),
                "caches of a launch");
-
-struct operators {
-    struct geometry geometry;
-    struct attention owner; /* of the device: its failure */
-    struct cuda_device device;
-    CUmodule modules[CUDA_PIECES_MAX];
-    uint32_t module_count;
-    CUfunction kernels[KERNEL_COUNT];
-    uint32_t v1_max;
-};
 
 /* ---- open and close ------------------------------------------------------------------------------ */
 
@@ -39,6 +28,8 @@ static int load_kernels(struct operators *x, const char *cache)
     }
     cuda_load_kernels(d, &x->geometry, &program, x->modules, &x->module_count, x->kernels);
     cuda_program_deinit(&program);
+    if (x->geometry.layout != LAYOUT_VLLM)
+        return !cuda_failed(d) && operators_open_hnd(x) ? 0 : ATTND_INTERNAL;
     uint32_t bytes = cuda_paged_shared_max(&d->target);
     x->v1_max = bytes / (uint32_t)sizeof(float) / x->geometry.block_size * x->geometry.block_size;
     cuda_holds(d,
@@ -56,9 +47,11 @@ int operators_open(const struct geometry *g, uint32_t gpu, const char *cache, st
     if (!x)
         return ATTND_NO_MEMORY;
     x->geometry = *g;
+    (void)pthread_mutex_init(&x->mutex, NULL);
     int rc = cuda_device_open(&x->device, gpu, &x->owner);
     if (rc != 0) {
         snprintf(error, OPERATORS_ERROR_BYTES, "%.255s", x->owner.failure);
+        (void)pthread_mutex_destroy(&x->mutex);
         free(x);
         return rc;
     }
@@ -82,6 +75,7 @@ void operators_close(struct operators *x)
     for (uint32_t i = 0; i < x->module_count; i++)
         (void)x->device.cu.cuModuleUnload(x->modules[i]);
     cuda_device_close(&x->device);
+    (void)pthread_mutex_destroy(&x->mutex);
     free(x);
 }
 
@@ -89,8 +83,7 @@ void operators_close(struct operators *x)
 
 static _Thread_local char failure[OPERATORS_ERROR_BYTES];
 
-/* Have the calling thread's context be the GPU's; whether it was another one. */
-static bool enter(const struct operators *x)
+bool operators_enter(const struct operators *x)
 {
     CUcontext now = NULL;
     (void)x->device.cu.cuCtxGetCurrent(&now);
@@ -101,13 +94,22 @@ static bool enter(const struct operators *x)
     return true;
 }
 
-static const char *leave(const struct operators *x, bool entered, CUresult result, const char *doing)
+const char *operators_leave(const struct operators *x, bool entered, CUresult result, const char *doing)
 {
     if (entered)
         cuda_leave(&x->device);
     if (result == CUDA_SUCCESS)
         return NULL;
     snprintf(failure, sizeof failure, "CUDA: %s while %s", cuda_driver_error(&x->device.cu, result), doing);
+    return failure;
+}
+
+const char *operators_refuse(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(failure, sizeof failure, format, arguments);
+    va_end(arguments);
     return failure;
 }
 
@@ -119,9 +121,13 @@ static CUresult launch(const struct operators *x, enum cuda_kernel kernel, const
                                        shared_bytes, stream, parameters, NULL);
 }
 
-/* A pool of one layer whose values lie where the caller has them, at whichever distance from the keys. */
-static struct cuda_pool pool_of(const struct operators_caches *caches)
+/* A pool of one layer; in the vllm layout its values lie where the caller has them, at whichever distance from the keys. */
+static struct cuda_pool pool_of(const struct operators *x, const struct operators_caches *caches)
 {
+    struct cuda_pool pool = x->pool;
+    pool.bytes = (uintptr_t)caches->k;
+    if (x->geometry.layout != LAYOUT_VLLM)
+        return pool;
     return (struct cuda_pool){.bytes = (uintptr_t)caches->k,
                               .block_bytes = caches->block_bytes,
                               .plane_bytes = (uintptr_t)caches->v - (uintptr_t)caches->k};
@@ -142,7 +148,7 @@ const char *operators_attend(struct operators *x, const struct operators_attenti
     const struct geometry *g = &x->geometry;
     uint64_t states = (uint64_t)of->sequences * g->query_heads * partitions_of(of->max_length);
     struct cuda_paged_pass pass = {
-        .attend = {.pool = pool_of(&of->caches),
+        .attend = {.pool = pool_of(x, &of->caches),
                    .q = (uintptr_t)of->q,
                    .o = (uintptr_t)of->o,
                    .partial_ml = (uintptr_t)of->partials,
@@ -157,7 +163,7 @@ const char *operators_attend(struct operators *x, const struct operators_attenti
     pass.attend.pool.tables = (uintptr_t)of->tables;
     pass.attend.pool.stride = of->table_row;
     uint32_t shared = cuda_paged_shared_bytes(g, v2 ? PAGED_PARTITION : of->max_length);
-    bool entered = enter(x);
+    bool entered = operators_enter(x);
     CUresult result = CUDA_SUCCESS;
     for (uint32_t first = 0, n; result == CUDA_SUCCESS && first < of->sequences; first += n) {
         n = of->sequences - first < GRID_MAX ? of->sequences - first : GRID_MAX;
@@ -168,12 +174,12 @@ const char *operators_attend(struct operators *x, const struct operators_attenti
             result =
                 launch(x, KERNEL_PAGED_REDUCE, (const uint32_t[]){g->query_heads, n, 1}, 0, &pass, stream);
     }
-    return leave(x, entered, result, v2 ? "launching paged_v2" : "launching paged_v1");
+    return operators_leave(x, entered, result, v2 ? "launching paged_v2" : "launching paged_v1");
 }
 
 const char *operators_store(struct operators *x, const struct operators_tokens *of, void *stream)
 {
-    struct cuda_tokens_pass pass = {.pool = pool_of(&of->caches),
+    struct cuda_tokens_pass pass = {.pool = pool_of(x, &of->caches),
                                     .k = (uintptr_t)of->k,
                                     .v = (uintptr_t)of->v,
                                     .slots = (uintptr_t)of->slots,
@@ -182,17 +188,17 @@ const char *operators_store(struct operators *x, const struct operators_tokens *
                                     .k_row = of->k_row,
                                     .v_row = of->v_row,
                                     .source_dtype = of->dtype};
-    bool entered = enter(x);
+    bool entered = operators_enter(x);
     CUresult result =
         of->tokens ? launch(x, KERNEL_STORE_TOKENS, (const uint32_t[]){of->tokens, 1, 1}, 0, &pass, stream)
                    : CUDA_SUCCESS;
-    return leave(x, entered, result, "launching store_tokens");
+    return operators_leave(x, entered, result, "launching store_tokens");
 }
 
 const char *operators_copy(struct operators *x, const struct operators_copies *of, void *stream)
 {
     struct cuda_copies_pass pass = {.pairs = (uintptr_t)of->pairs, .block_bytes = of->block_bytes};
-    bool entered = enter(x);
+    bool entered = operators_enter(x);
     CUresult result = CUDA_SUCCESS;
     for (uint32_t first = 0, n; result == CUDA_SUCCESS && of->pair_count && first < of->layers; first += n) {
         n = of->layers - first < OPERATORS_LAYERS_MAX ? of->layers - first : OPERATORS_LAYERS_MAX;
@@ -202,17 +208,17 @@ const char *operators_copy(struct operators *x, const struct operators_copies *o
         }
         result = launch(x, KERNEL_COPY_BLOCKS, (const uint32_t[]){of->pair_count, n, 2}, 0, &pass, stream);
     }
-    return leave(x, entered, result, "launching copy_blocks");
+    return operators_leave(x, entered, result, "launching copy_blocks");
 }
 
 const char *operators_swap(struct operators *x, void *to, const void *from, uint64_t block_bytes,
                            const int64_t *pairs, uint32_t pair_count, void *stream)
 {
-    bool entered = enter(x);
+    bool entered = operators_enter(x);
     CUresult result = CUDA_SUCCESS;
     for (uint32_t i = 0; i < pair_count && result == CUDA_SUCCESS; i++)
         result = x->device.cu.cuMemcpyAsync((uintptr_t)to + (uint64_t)pairs[2 * i + 1] * block_bytes,
                                             (uintptr_t)from + (uint64_t)pairs[2 * i] * block_bytes,
                                             block_bytes, stream);
-    return leave(x, entered, result, "copying a block");
+    return operators_leave(x, entered, result, "copying a block");
 }

@@ -727,6 +727,7 @@ START_TEST(shapes_of_kernels_are_looked_at)
     struct attnd_shape of = good;
     const struct attnd_paged_call call = {.size = sizeof call};
     const struct attnd_cache_call cache = {.size = sizeof cache};
+    struct attnd_plan plan = {.size = sizeof plan};
     of.kv_heads = 0;
     ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "kv_heads");
     of.kv_heads = 3;
@@ -741,9 +742,19 @@ START_TEST(shapes_of_kernels_are_looked_at)
     of.size = 3;
     ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "shape.size");
     of = good;
+    of.layout = 2;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "shape.layout: there is no 2");
+    of = good;
+    of.softcap = 30;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "shape.softcap");
+    of.layout = ATTND_OWN;
+    of.softcap = -1;
+    ck_fails(attnd_kernels_open(&of, &kernels), ATTND_ERR_INVALID, "shape.softcap");
+    of = good;
     ck_fails(attnd_kernels_open(&of, NULL), ATTND_ERR_INVALID, "NULL");
     ck_fails(attnd_kernels_paged(NULL, &call), ATTND_ERR_INVALID, "NULL");
     ck_fails(attnd_kernels_cache(NULL, &cache), ATTND_ERR_INVALID, "NULL");
+    ck_fails(attnd_kernels_plan(NULL, &plan), ATTND_ERR_INVALID, "NULL");
     attnd_kernels_close(NULL);
     if (!strstr(attnd_backends(), "not usable here") && !strstr(attnd_backends(), "not built in"))
         return;
