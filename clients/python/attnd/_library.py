@@ -141,6 +141,21 @@ Shape = _struct(
     ('gpu', c_uint32),
     ('cache', c_char_p),
     ('v1_max_length', c_uint32),
+    ('layout', c_uint32),
+    ('softcap', c_float),
+)
+VLLM, OWN = range(2)
+LAUNCHES_BYTES = 512
+Plan = _struct(
+    'Plan',
+    ('block_tables', c_void_p),
+    ('seq_lens', c_void_p),
+    ('table_row', c_uint64),
+    *[(n, c_uint32) for n in ('sequences', 'max_seq_len', 'window', 'zero')],
+    ('launches', c_void_p),
+    ('lists', c_void_p),
+    ('lists_bytes', c_uint64),
+    ('workspace_bytes', c_uint64),
 )
 PagedCall = _struct(
     'PagedCall',
@@ -150,6 +165,13 @@ PagedCall = _struct(
     *[(n, c_uint32) for n in ('sequences', 'max_seq_len', 'v2')],
     ('scale', c_float),
     ('stream', c_void_p),
+    ('launches', c_void_p),
+    ('lists', c_void_p),
+    ('find', c_uint32),
+    ('attend', c_uint32),
+    ('blocks', c_uint64),
+    ('lse', c_void_p),
+    ('sinks', c_void_p),
 )
 STORE, COPY, SWAP = range(3)
 CacheCall = _struct(
@@ -200,6 +222,7 @@ _FUNCTIONS = {
     'turn': (c_int, c_void_p),
     'kernels_open': (c_int, POINTER(Shape), POINTER(c_void_p)),
     'kernels_close': (None, c_void_p),
+    'kernels_plan': (c_int, c_void_p, POINTER(Plan)),
     'kernels_paged': (c_int, c_void_p, POINTER(PagedCall)),
     'kernels_cache': (c_int, c_void_p, POINTER(CacheCall)),
     'stats': (c_int, c_void_p, POINTER(Stats)),

@@ -4,8 +4,8 @@
 
     python compare_kernels.py [batch]
 
-paged_attention_v1 and v2 read a paged cache; PyTorch's scaled_dot_product_attention reads the same K and V laid out for it, one tensor for
-all sequences. Outputs are compared. Times are those of graphs of 20 calls, so that no host is in them; medians of 15.
+paged_attention_v1 and v2 read a paged cache of vLLM's layout, decode one of its own: with a plan, and without one, when the GPU finds its work
+tiles at each call. PyTorch's scaled_dot_product_attention reads the same K and V laid out for it, one tensor for all sequences. Outputs are compared. Times are those of graphs of 20 calls, so that no host is in them; medians of 15.
 """
 import statistics
 import sys
@@ -47,19 +47,25 @@ def compare(batch, context):
     tables = order.view(batch, -1)
     slots = (tables.long()[:, :, None] * BLOCK + torch.arange(BLOCK, device='cuda')).view(-1)
     one = torch.ones(1, device='cuda')
-    rows = [x.transpose(1, 2).reshape(-1, KV_HEADS, DIM) for x in (k, v)]
+    rows = [x.transpose(1, 2).reshape(-1, KV_HEADS, DIM).contiguous() for x in (k, v)]
     torch.ops.attnd.reshape_and_cache(*rows, key_cache, value_cache, slots, 'auto', one, one)
+    kv_cache = torch.empty(blocks, 2, KV_HEADS, BLOCK, DIM, device='cuda', dtype=torch.bfloat16)
+    torch.ops.attnd.append(*rows, kv_cache, slots)
     q = torch.randn(batch, QUERY_HEADS, DIM, device='cuda').to(torch.bfloat16)
     lengths = torch.full((batch,), context, dtype=torch.int32, device='cuda')
-    o1, o2, none = torch.empty_like(q), torch.empty_like(q), torch.empty(0, device='cuda')
+    o1, o2, o3, o4, none = *(torch.empty_like(q) for _ in range(4)), torch.empty(0, device='cuda')
+    of = (q, kv_cache, tables, lengths, context, DIM**-0.5)
+    plan = attnd.torch.plan(tables, lengths, context, QUERY_HEADS, KV_HEADS, DIM, BLOCK, torch.bfloat16)
     a = (q, key_cache, value_cache, KV_HEADS, DIM**-0.5, tables, lengths, BLOCK, context, None, 'auto', one, one)
     dense = lambda: torch.nn.functional.scaled_dot_product_attention(q[:, :, None], k, v, enable_gqa=True)
     times = {
         'paged v1': microseconds(lambda: torch.ops.attnd.paged_attention_v1(o1, *a)),
         'paged v2': microseconds(lambda: torch.ops.attnd.paged_attention_v2(o2, none, none, none, *a)),
+        'decode': microseconds(lambda: torch.ops.attnd.decode(o3, *of, plan)),
+        'no plan': microseconds(lambda: torch.ops.attnd.decode(o4, *of)),
         'sdpa': microseconds(dense),
     }
-    error = max(float((o.float() - dense()[:, :, 0].float()).abs().max()) for o in (o1, o2))
+    error = max(float((o.float() - dense()[:, :, 0].float()).abs().max()) for o in (o1, o2, o3, o4))
     return times, error
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch operators: beside double precision, beside the engine's own tables (bit for bit), by opcheck, and in CUDA graphs."""
+"""The PyTorch operators: beside double precision, beside the engine's own tables and a daemon's (bit for bit), by opcheck, and in CUDA graphs."""
 import itertools
+import os
 import unittest
 
 try:
@@ -12,6 +13,8 @@ if not torch.cuda.is_available():
 
 import attnd
 import attnd.torch
+
+import test_engine
 
 OPS = torch.ops.attnd
 BLOCKS = 64
@@ -184,6 +187,7 @@ class Operators(unittest.TestCase):
     def test_graphs_replay_with_other_lengths_tables_and_slots(self):
         longest = 1500
         case = Case([longest, 700, 3, 64])
+        attnd.torch.warmup(8, 2, 64, 16, torch.bfloat16)
         case.store()
         stream = torch.cuda.Stream()
         outs = [torch.zeros_like(case.q) for _ in range(2)]
@@ -240,6 +244,307 @@ class Operators(unittest.TestCase):
         with self.assertRaises(attnd.InvalidError) as raised:  # as attention does: the GPU cannot read it
             OPS.reshape_and_cache(case.k, case.v, case.key_cache, case.value_cache, case.slot_mapping, 'auto', ones().cpu(), ones())
         self.assertIn('k_scale', str(raised.exception))
+
+
+FP8 = {'fp8': torch.float8_e4m3fn, 'fp8_e5m2': torch.float8_e5m2}
+NAMES = {torch.bfloat16: 'bf16', torch.float16: 'f16', torch.float32: 'f32', 'fp8': 'e4m3', 'fp8_e5m2': 'e5m2'}
+
+
+class NativeCase:
+    """A cache of NaN, tables over it whose blocks lie anywhere and whose first ones are shared by all, k and v where the tables say, and
+    queries."""
+
+    def __init__(self, lengths, query_heads=8, kv_heads=2, dim=64, block=16, dtype=torch.bfloat16, kind='auto', shared=0, longest=None, spare=3):
+        torch.manual_seed(len(lengths) + dim + shared)
+        self.lengths, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype, self.kind = (
+            lengths, query_heads, kv_heads, dim, block, dtype, kind)
+        self.longest = longest or max(max(lengths), 1)
+        common, columns = shared // block, -(-self.longest // block) + 1
+        self.count = common + sum(-(-n // block) for n in lengths) + spare
+        attnd.torch.warmup(query_heads, kv_heads, dim, block, dtype, kind, layout='native')
+        size = self.count, 2, kv_heads, block, dim
+        if kind == 'auto':
+            self.kv_cache = torch.full(size, float('nan'), dtype=dtype, device='cuda')
+        else:
+            self.kv_cache = torch.full(size, 0x7F, dtype=torch.uint8, device='cuda')  # NaN in both
+        order = torch.randperm(self.count).tolist()
+        prefix = [order.pop() for _ in range(common)]
+        tables = torch.full((len(lengths), columns), -1, dtype=torch.int32)
+        slots, self.tokens = [], []
+        for i, n in enumerate(lengths):
+            mine = (prefix + [order.pop() for _ in range(-(-n // block) - common)])[: -(-n // block)]
+            tables[i, : len(mine)] = torch.tensor(mine, dtype=torch.int32)
+            self.tokens.append([mine[t // block] * block + t % block for t in range(n)])
+            slots += self.tokens[-1]
+        self.host_tables, self.slots = tables, list(dict.fromkeys(slots))
+        self.tables, self.slot_mapping = tables.cuda(), torch.tensor(self.slots, dtype=torch.int64, device='cuda')
+        self.seq_lens = torch.tensor(lengths, dtype=torch.int32, device='cuda')
+        self.q = torch.randn(len(lengths), query_heads, dim, device='cuda').to(dtype)
+        self.k, self.v = (torch.randn(len(self.slots), kv_heads, dim, device='cuda').to(dtype) for _ in range(2))
+        self.scale, self.options = dim**-0.5, {}
+        if kind != 'auto':
+            self.options = {'kv_cache_dtype': kind, 'k_scale': torch.rand(kv_heads, device='cuda') + 0.5, 'v_scale': torch.rand(kv_heads, device='cuda') + 0.5}
+        self.of_append = dict(self.options)
+
+    def store(self):
+        OPS.append(self.k, self.v, self.kv_cache, self.slot_mapping, **self.of_append)
+        return self
+
+    def plan(self, **how):
+        more = {n: self.options[n] for n in ('window', 'softcap') if n in self.options}
+        return attnd.torch.plan(self.tables, self.seq_lens, self.longest, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype, self.kind,
+                                **more, **how)
+
+    def arguments(self, out):
+        return out, self.q, self.kv_cache, self.tables, self.seq_lens, self.longest, self.scale
+
+    def run(self, plan=None):
+        out, lse = torch.full_like(self.q, 7), torch.full(self.q.shape[:2], 7.0, device='cuda')
+        OPS.decode(*self.arguments(out), plan, lse, **self.options)
+        return out, lse
+
+    def config(self, **more):
+        geometry = {'layers': 1, 'query_heads': self.query_heads, 'kv_heads': self.kv_heads, 'head_dim': self.dim, 'block_size': self.block,
+                    'dtype': NAMES[self.dtype], 'kv_dtype': NAMES[self.dtype if self.kind == 'auto' else self.kind], 'scale': self.scale}
+        for name, key in (('k_scale', 'k_scale'), ('v_scale', 'v_scale'), ('sinks', 'sinks'), ('alibi_slopes', 'alibi')):
+            if name in self.options:
+                geometry[key] = self.options[name].tolist()
+        for name in ('softcap', 'window'):
+            if name in self.options:
+                geometry[name] = self.options[name]
+        return {'geometry': geometry, 'pool': {'blocks': max(64, self.count)}, 'backend': {'name': 'cuda'}, **more}
+
+    def of(self, engine, move=lambda tensor: tensor):
+        """o and lse as an engine, or a daemon's client, has them of the same tables."""
+        lease = engine.lease(self.count)
+        tables = [[lease.blocks[b] if b >= 0 else lease.blocks[0] for b in row] for row in self.host_tables.tolist()]
+        slots = [lease.blocks[s // self.block] * self.block + s % self.block for s in self.slots]
+        for first in range(0, len(slots), 4096):
+            part = slice(first, first + 4096)
+            engine.paged(lease, k=move(self.k[part]), v=move(self.v[part]), slot_mapping=slots[part], layer=0)
+        return engine.paged(lease, move(self.q), tables, self.lengths, layer=0, lse=True)
+
+    def expected(self):
+        stored = []
+        for x, scale in ((self.k, 'k_scale'), (self.v, 'v_scale')):
+            by = self.options.get(scale, torch.ones(self.kv_heads, device='cuda'))[:, None]
+            stored.append(x.double() if self.kind == 'auto' else (x.float() / by).to(FP8[self.kind]).double() * by.double())
+        at = {slot: i for i, slot in enumerate(self.slots)}
+        group, rows = self.query_heads // self.kv_heads, []
+        for i, tokens in enumerate(self.tokens):
+            k, v = (t[[at[s] for s in tokens]].repeat_interleave(group, 1) for t in stored)
+            p = (torch.einsum('hd,thd->ht', self.q[i].double(), k) * self.scale).softmax(1)
+            rows.append(torch.einsum('ht,thd->hd', p, v) if tokens else torch.zeros_like(self.q[i]).double())
+        return torch.stack(rows)
+
+
+class Native(unittest.TestCase):
+    def same(self, got, want, what=''):
+        for a, b in zip(got, want):
+            kind = torch.int32 if a.element_size() == 4 else torch.int16
+            self.assertTrue(torch.equal(a.view(kind), b.to(a.device).view(kind)), what)
+
+    def every_way(self, case, what=''):
+        """Without a plan, with one, with one of the GPU's."""
+        first = case.run()
+        self.assertFalse(bool(first[0].isnan().any()), what)
+        for how in ({}, {'on_device': True}):
+            self.same(case.run(case.plan(**how)), first, (what, how))
+        return first
+
+    def test_beside_double_precision_and_the_engine(self):
+        lengths = [1, 0, 30, 555, 63, 64, 65, 1024, 300, 2049]
+        for dtype, (heads, kv), dim, block in (
+                (torch.bfloat16, (8, 2), 64, 16), (torch.bfloat16, (32, 8), 128, 16), (torch.bfloat16, (4, 4), 128, 32),
+                (torch.bfloat16, (16, 1), 128, 16), (torch.bfloat16, (48, 1), 64, 16), (torch.bfloat16, (80, 1), 64, 8), (torch.bfloat16, (8, 4), 256, 16),
+                (torch.float16, (8, 2), 128, 64), (torch.float16, (8, 2), 80, 16), (torch.bfloat16, (8, 2), 128, 1), (torch.float32, (8, 2), 64, 16)):
+            for kind in ('auto', 'fp8', 'fp8_e5m2') if (dtype, dim) == (torch.bfloat16, 128) else ('auto',):
+                what = (dtype, heads, kv, dim, block, kind)
+                case = NativeCase(lengths, heads, kv, dim, block, dtype, kind).store()
+                got = self.every_way(case, what)
+                bound = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}[dtype]
+                self.assertLess(float((got[0].double() - case.expected()).abs().max()), bound, what)
+                with attnd.Engine(case.config()) as engine:
+                    self.same(case.of(engine), got, what)
+
+    def test_models_constants(self):
+        """Sinks, slopes, a soft cap and windows, as the engine has them."""
+        for options in ({'sinks': torch.randn(8, device='cuda')}, {'alibi_slopes': torch.rand(8, device='cuda')}, {'softcap': 20.0}, {'window': 100},
+                        {'window': 1500, 'softcap': 5.0, 'sinks': torch.randn(8, device='cuda')}):
+            case = NativeCase([1, 100, 101, 3000, 5000, 700])
+            case.options |= options
+            got = self.every_way(case.store(), options)
+            with attnd.Engine(case.config()) as engine:
+                self.same(case.of(engine), got, options)
+
+    def test_what_is_shared_is_read_once_with_the_same_bits(self):
+        for count, shared in ((12, 1024), (40, 2048), (3, 4096), (150, 600)):
+            lengths = [shared + (i * 37) % 500 for i in range(count)] + [7, 0]
+            case = NativeCase(lengths, 32, 8, 128, shared=shared).store()
+            got = self.every_way(case, (count, shared))
+            alone = torch.cat([self.row(case, i)[0] for i in range(count)])
+            self.same([alone], [got[0][:count]], 'rows alone')
+            with attnd.Engine(case.config()) as engine:
+                self.same(case.of(engine), got, (count, shared))
+
+    def row(self, case, i):
+        out, lse = torch.empty_like(case.q[i : i + 1]), torch.empty(1, case.query_heads, device='cuda')
+        OPS.decode(out, case.q[i : i + 1], case.kv_cache, case.tables[i : i + 1], case.seq_lens[i : i + 1], case.lengths[i], case.scale, None, lse,
+                   **case.options)
+        return out, lse
+
+    def test_long_contexts(self):
+        """Over the ends of segments and spans; a batch is as its rows alone."""
+        lengths = [4095, 4096, 4097, 65535, 65536, 65537, 131072, 5, 140000]
+        case = NativeCase(lengths, 8, 2, 64).store()
+        got = self.every_way(case)
+        for i in range(len(lengths)):
+            self.same(self.row(case, i), [t[i : i + 1] for t in got], lengths[i])
+        alone = NativeCase([70000], 8, 2, 64).store()
+        with attnd.Engine(alone.config()) as engine:
+            self.same(alone.of(engine), self.every_way(alone))
+
+    def test_blocks_lie_anywhere(self):
+        case = NativeCase([700, 64, 3000, 1])
+        first = case.store().run()
+        order = torch.randperm(case.count)
+        moved = torch.empty_like(case.kv_cache)
+        moved[order.cuda()] = case.kv_cache
+        case.kv_cache, case.tables = moved, torch.where(case.host_tables < 0, case.host_tables, order[case.host_tables.clamp(min=0)].int()).cuda()
+        self.same(self.every_way(case), first)
+
+    @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
+    def test_bits_are_those_of_a_daemons_paged(self):
+        case = NativeCase([1, 0, 30, 555, 1024, 3000], 32, 8, 128).store()
+        daemon = test_engine.Daemon(case.config())
+        self.addCleanup(daemon.end)
+        with attnd.Client(daemon.address) as client:
+            self.same(case.of(client, lambda tensor: tensor.cpu()), [t.cpu() for t in self.every_way(case)])
+
+    def test_a_plan_holds_for_every_layer(self):
+        cases = [NativeCase([600, 3, 2000], 32, 8, 128).store() for _ in range(3)]
+        for case in cases[1:]:
+            case.k, case.v, case.q = (torch.randn_like(t) for t in (case.k, case.v, case.q))
+            case.kv_cache = case.kv_cache.clone()
+            case.store()
+        plans = [None, cases[0].plan(), cases[0].plan(on_device=True)]
+        for case in cases:
+            for plan in plans[1:]:
+                self.same(case.run(plan), case.run())
+
+    def test_opcheck(self):
+        case = NativeCase([33, 600, 5]).store()
+        case.kv_cache.nan_to_num_()
+        out, lse = torch.zeros_like(case.q), torch.zeros(case.q.shape[:2], device='cuda')
+        sinks = torch.randn(8, device='cuda')
+        for plan in (None, list(case.plan()), list(case.plan(on_device=True))):
+            torch.library.opcheck(OPS.decode.default, (*case.arguments(out), plan, lse), {'sinks': sinks})
+            torch.library.opcheck(OPS.decode.default, (*case.arguments(out), plan))
+        torch.library.opcheck(OPS.append.default, (case.k, case.v, case.kv_cache.zero_(), case.slot_mapping))
+
+    def test_graphs_replay_with_other_lengths_and_tables(self):
+        longest = 9000
+        case = NativeCase([longest, 700, 3, 64], 32, 8, 128).store()
+        other = torch.cuda.Stream()
+        outs = [(torch.zeros_like(case.q), torch.zeros(case.q.shape[:2], device='cuda')) for _ in range(3)]
+        new_k, new_v = torch.zeros_like(case.k[:4]), torch.zeros_like(case.v[:4])
+        slots = torch.full((4,), -1, dtype=torch.int64, device='cuda')
+        fresh = case.kv_cache.clone()  # a cache that is met while the graph is captured
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=other):
+            OPS.append(new_k, new_v, case.kv_cache, slots)
+            OPS.decode(*case.arguments(outs[0][0]), None, outs[0][1])
+            plan = case.plan(on_device=True)
+            OPS.decode(*case.arguments(outs[1][0]), plan, outs[1][1])
+            OPS.decode(outs[2][0], case.q, fresh, *case.arguments(None)[3:], plan, outs[2][1])
+        for lengths in ([1, 2, 3, 4], [longest, 1, 3, 64], [600, 700, 0, 17], [0, 0, 0, 0], [longest] * 4, [4096, 4097, 8192, 257]):
+            case.seq_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+            case.tables.copy_(torch.randint(0, case.count, case.tables.shape, dtype=torch.int32))
+            case.q.copy_(torch.randn_like(case.q))
+            case.kv_cache.copy_(torch.randn_like(case.kv_cache))
+            fresh.copy_(torch.randn_like(case.kv_cache))
+            new_k.copy_(torch.randn_like(new_k))
+            tables = case.tables.tolist()
+            slots.copy_(torch.tensor([tables[i][(n - 1) // 16] * 16 + (n - 1) % 16 if n else -1 for i, n in enumerate(lengths)]))
+            graph.replay()
+            for plan in (None, case.plan()):
+                want = case.run(plan)
+                self.same(outs[0], want, lengths)
+                self.same(outs[1], want, lengths)
+            was, case.kv_cache = case.kv_cache, fresh
+            self.same(outs[2], case.run(), lengths)
+            case.kv_cache = was
+
+    def test_a_plan_is_captured(self):
+        case = NativeCase([2000, 700, 3, 64], 32, 8, 128, shared=512).store()
+        plan, out, lse = case.plan(), torch.zeros_like(case.q), torch.zeros(case.q.shape[:2], device='cuda')
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            OPS.decode(*case.arguments(out), plan, lse)
+        for _ in range(3):
+            case.q.copy_(torch.randn_like(case.q))
+            graph.replay()
+            self.same((out, lse), case.run())
+
+    def test_a_capture_does_not_compile(self):
+        case = NativeCase([20], query_heads=6, kv_heads=3, dim=32)
+        attnd.torch._own.clear()
+        attnd.torch._own_of_caches.clear()
+        for call, text in ((lambda: OPS.decode(*case.arguments(torch.zeros_like(case.q))), "warmup() with layout='native'"),
+                           (lambda: OPS.append(case.k, case.v, case.kv_cache, case.slot_mapping), "warmup() with layout='native'"),
+                           (case.plan, 'warmup()')):
+            graph = torch.cuda.CUDAGraph()
+            with self.assertRaises(attnd.InvalidError) as raised:
+                with torch.cuda.graph(graph):
+                    call()
+            self.assertIn(text, str(raised.exception))
+            torch.cuda.synchronize()
+        attnd.torch.warmup(6, 3, 32, 16, torch.bfloat16, layout='native')
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            OPS.append(case.k, case.v, case.kv_cache, case.slot_mapping)
+            OPS.decode(*case.arguments(torch.zeros_like(case.q)))
+        graph = torch.cuda.CUDAGraph()
+        with self.assertRaises(attnd.InvalidError) as raised:
+            with torch.cuda.graph(graph):
+                case.plan()
+        self.assertIn('on_device=True', str(raised.exception))
+
+    def test_what_is_wrong_is_said(self):
+        case = NativeCase([33, 600, 5]).store()
+        out, plan = torch.zeros_like(case.q), case.plan()
+        a = case.arguments(out)
+        short = NativeCase([33, 600]).plan()
+        others = NativeCase([33, 600, 5], query_heads=4).plan()
+        for change, more, text in (
+            ({2: case.kv_cache.half()}, {}, 'kv_cache: wants torch.bfloat16'),
+            ({2: case.kv_cache[:, :1]}, {}, 'kv_cache'),
+            ({3: case.tables.long()}, {}, 'block_tables'),
+            ({4: case.seq_lens[:2]}, {}, 'seq_lens'),
+            ({5: 100000}, {}, 'max_seq_len'),
+            ({6: float('nan')}, {}, 'scale'),
+            ({}, {'kv_cache_dtype': 'int4'}, 'kv_cache_dtype'),
+            ({}, {'sinks': torch.rand(3, device='cuda')}, 'sinks'),
+            ({}, {'k_scale': ones()}, 'k_scale'),
+            ({}, {'plan': short}, 'plan: is for 2 sequences'),
+            ({}, {'plan': others}, 'plan: was made for other kernels'),
+            ({}, {'plan': plan, 'window': 5}, 'window 0'),
+        ):
+            with self.assertRaises(attnd.InvalidError, msg=text) as raised:
+                OPS.decode(*(change.get(i, x) for i, x in enumerate(a)), **more)
+            self.assertIn(text, str(raised.exception))
+        case.longest = 500
+        with self.assertRaisesRegex(attnd.InvalidError, 'sequence 1 is 600, and max_seq_len is 500'):
+            case.plan()
+        case.longest = 600
+        case.tables[1, 3] = -1
+        with self.assertRaisesRegex(attnd.InvalidError, 'sequence 1 has 600 tokens, and its block 3 is -1'):
+            case.plan()
+        with self.assertRaisesRegex(attnd.InvalidError, 'slot_mapping'):
+            OPS.append(case.k, case.v, case.kv_cache, case.slot_mapping.int())
+        with self.assertRaisesRegex(attnd.InvalidError, 'layout'):
+            attnd.torch.warmup(6, 3, 32, 16, torch.bfloat16, layout='nhd')
 
 
 if __name__ == '__main__':
