@@ -153,13 +153,14 @@ void operators_lower(const struct operators *x, const struct plan *plan, const u
     to->spans = left.spans;
 }
 
-/* The width of the tiles that the GPU writes: of those that take any range the narrowest with room for a group, or the widest. */
+/* The width of the tiles that the GPU writes: of those that take any range within a span the narrowest with room for a group, or the
+ * widest. */
 static uint32_t found_width(const struct operators *x)
 {
     const struct tile_caps *caps = &x->tiles.caps;
     uint32_t best = 0, group = geometry_group(&x->geometry);
     for (uint32_t i = 1; i < caps->width_count && caps->widths[best].query_heads < group; i++)
-        best = caps->widths[i].chunks == 0 ? i : best;
+        best = caps->widths[i].chunks % SPAN_CHUNKS == 0 ? i : best;
     return best;
 }
 

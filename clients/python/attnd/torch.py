@@ -9,7 +9,8 @@ argument lists.
 
     kv_cache     [blocks][2: K, V][kv_heads][block_size][head_dim], contiguous
 
-    plan = attnd.torch.plan(block_tables, seq_lens, max_seq_len, query_heads, kv_heads, head_dim, block_size, dtype)
+    attnd.torch.warmup(query_heads, kv_heads, head_dim, block_size, dtype, layout='native')
+    plan = attnd.torch.plan(block_tables, seq_lens, max_seq_len)
     torch.ops.attnd.decode(out, query, kv_cache, block_tables, seq_lens, max_seq_len, scale, plan)   # a layer after the other
 
     torch.ops.attnd.reshape_and_cache(key, value, key_cache, value_cache, slot_mapping, 'auto', k_scale, v_scale)
@@ -47,6 +48,7 @@ _kernels = {}  # by shape: a handle
 _of_caches = {}  # by what store_tokens depends on: a handle
 _own = {}  # those of the native layout: an _Own
 _own_of_caches = {}
+_for_append = set()  # shapes of those that append alone has asked for
 
 
 class _Local(threading.local):
@@ -140,7 +142,20 @@ def _own_kernels_of(*shape):
 
 def _own_kernels_of_caches(gpu, kv_heads, head_dim, block_size, dtype, kv_type):
     known = _own_of_caches.get((gpu, kv_heads, head_dim, block_size, dtype, kv_type))
-    return known or _own_kernels_of(gpu, kv_heads, kv_heads, head_dim, block_size, dtype, kv_type, 0.0)
+    if known is None:
+        shape = gpu, kv_heads, kv_heads, head_dim, block_size, dtype, kv_type, 0.0
+        if shape not in _own:
+            _for_append.add(shape)
+        known = _own_kernels_of(*shape)
+    return known
+
+
+def _only_shape(gpu):
+    """That of the kernels which decode or warmup() have asked for."""
+    shapes = [shape for shape in list(_own) if shape[0] == gpu and shape not in _for_append]
+    if len(shapes) != 1:
+        raise _invalid(f'plan: wants query_heads, kv_heads, head_dim, block_size and dtype, since kernels of {len(shapes)} shapes are there')
+    return shapes[0]
 
 
 def _gpu_of(device):
@@ -155,6 +170,7 @@ def warmup(query_heads, kv_heads, head_dim, block_size, dtype, kv_cache_dtype='a
         raise _invalid(f'layout: wants vllm or native, is {layout}')
     shape = (_gpu_of(device), query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], _cache_type(kv_cache_dtype, dtype))
     if layout == 'native':
+        _for_append.discard((*shape, float(softcap)))
         _own_kernels_of(*shape, float(softcap))
         return
     sparse = (local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step) if vert_stride > 1 else _NOT_SPARSE
@@ -260,18 +276,24 @@ class Plan(NamedTuple):
     launches: torch.Tensor  # int64: the library's, then the bytes of a workspace, sequences, longest sequence, window
 
 
-def plan(block_tables, seq_lens, max_seq_len, query_heads, kv_heads, head_dim, block_size, dtype, kv_cache_dtype='auto', *, softcap=0.0,
-         window=0, on_device=False, device=None):
-    """How decode() is cut into work tiles over these tables: for as many layers as have them, until a table or a length changes. What
-    sequences share is found from the tables and read once. Reads tables and lengths on the host, which waits for the GPU if they are
-    there. on_device=True: the GPU finds work tiles as it gets there, for lengths up to max_seq_len; nothing is waited for, and when this is
-    captured, replays find those of the lengths that are there by then. The bits of decode() are the same."""
+def plan(block_tables, seq_lens, max_seq_len, query_heads=None, kv_heads=None, head_dim=None, block_size=None, dtype=None,
+         kv_cache_dtype='auto', *, softcap=0.0, window=0, on_device=False, device=None):
+    """How decode() is cut into work tiles over these tables: for as many layers as have them, until a table or a length changes. The shape
+    may be left out where decode() and warmup() have been given one alone. What sequences share is found from the tables and read once.
+
+    Reads tables and lengths on the host, which waits for the GPU if they are there. on_device=True: the GPU finds work tiles as it gets
+    there, for lengths up to max_seq_len; nothing is waited for, and when this is captured, replays find those of the lengths that are there
+    by then. The bits of decode() are the same."""
     gpu = _gpu_of(block_tables.device if device is None and block_tables.is_cuda else device)
     cuda = torch.device('cuda', gpu)
     _wants('block_tables', block_tables, block_tables.device, torch.int32, (None, None))
     sequences = block_tables.shape[0]
     _wants('seq_lens', seq_lens, block_tables.device, torch.int32, (sequences,))
-    kernels = _own_kernels_of(gpu, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], _cache_type(kv_cache_dtype, dtype), float(softcap))
+    if query_heads is None:
+        shape = _only_shape(gpu)
+    else:
+        shape = gpu, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], _cache_type(kv_cache_dtype, dtype), float(softcap)
+    kernels, block_size = _own_kernels_of(*shape), shape[4]
     launches = torch.zeros(_LAUNCHES_WORDS + 4, dtype=torch.int64)
     if on_device:
         lists_bytes, workspace_bytes = kernels.plan(launches.data_ptr(), sequences, max_seq_len, window)
@@ -368,7 +390,9 @@ def _decode(out, query, kv_cache, block_tables, seq_lens, max_seq_len, scale, pl
     _put_tables(call, device, block_tables, seq_lens, sequences, max_seq_len, block_size)
     if sequences == 0:
         return
-    kernels = _own_kernels_of(device.index, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, softcap)
+    of_kernels = device.index, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, softcap
+    kernels = _own_kernels_of(*of_kernels)
+    _for_append.discard(of_kernels)
     call.find, call.attend = plan is None, 1
     if plan is None:
         _, call.launches, lists_bytes, workspace_bytes = kernels.sizes(sequences, max(max_seq_len, 1), window)

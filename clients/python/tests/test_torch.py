@@ -283,7 +283,8 @@ class NativeCase:
         self.k, self.v = (torch.randn(len(self.slots), kv_heads, dim, device='cuda').to(dtype) for _ in range(2))
         self.scale, self.options = dim**-0.5, {}
         if kind != 'auto':
-            self.options = {'kv_cache_dtype': kind, 'k_scale': torch.rand(kv_heads, device='cuda') + 0.5, 'v_scale': torch.rand(kv_heads, device='cuda') + 0.5}
+            k_scale, v_scale = (torch.rand(kv_heads, device='cuda') + 0.5 for _ in range(2))
+            self.options = {'kv_cache_dtype': kind, 'k_scale': k_scale, 'v_scale': v_scale}
         self.of_append = dict(self.options)
 
     def store(self):
@@ -292,8 +293,8 @@ class NativeCase:
 
     def plan(self, **how):
         more = {n: self.options[n] for n in ('window', 'softcap') if n in self.options}
-        return attnd.torch.plan(self.tables, self.seq_lens, self.longest, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype, self.kind,
-                                **more, **how)
+        return attnd.torch.plan(self.tables, self.seq_lens, self.longest, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype,
+                                self.kind, **more, **how)
 
     def arguments(self, out):
         return out, self.q, self.kv_cache, self.tables, self.seq_lens, self.longest, self.scale
@@ -356,7 +357,8 @@ class Native(unittest.TestCase):
         lengths = [1, 0, 30, 555, 63, 64, 65, 1024, 300, 2049]
         for dtype, (heads, kv), dim, block in (
                 (torch.bfloat16, (8, 2), 64, 16), (torch.bfloat16, (32, 8), 128, 16), (torch.bfloat16, (4, 4), 128, 32),
-                (torch.bfloat16, (16, 1), 128, 16), (torch.bfloat16, (48, 1), 64, 16), (torch.bfloat16, (80, 1), 64, 8), (torch.bfloat16, (8, 4), 256, 16),
+                (torch.bfloat16, (16, 1), 128, 16), (torch.bfloat16, (48, 1), 64, 16), (torch.bfloat16, (80, 1), 64, 8),
+                (torch.bfloat16, (150, 1), 64, 16), (torch.bfloat16, (8, 4), 256, 16),
                 (torch.float16, (8, 2), 128, 64), (torch.float16, (8, 2), 80, 16), (torch.bfloat16, (8, 2), 128, 1), (torch.float32, (8, 2), 64, 16)):
             for kind in ('auto', 'fp8', 'fp8_e5m2') if (dtype, dim) == (torch.bfloat16, 128) else ('auto',):
                 what = (dtype, heads, kv, dim, block, kind)
@@ -427,7 +429,15 @@ class Native(unittest.TestCase):
             case.k, case.v, case.q = (torch.randn_like(t) for t in (case.k, case.v, case.q))
             case.kv_cache = case.kv_cache.clone()
             case.store()
-        plans = [None, cases[0].plan(), cases[0].plan(on_device=True)]
+        attnd.torch._own.clear()
+        attnd.torch._own_of_caches.clear()
+        OPS.append(cases[0].k, cases[0].v, cases[0].kv_cache, cases[0].slot_mapping)
+        case = cases[0]
+        with self.assertRaisesRegex(attnd.InvalidError, 'plan: wants query_heads, .* since kernels of 0 shapes are there'):
+            attnd.torch.plan(case.tables, case.seq_lens, case.longest)
+        first = case.run()
+        plans = [None, cases[0].plan(), cases[0].plan(on_device=True), attnd.torch.plan(case.tables, case.seq_lens, case.longest)]
+        self.same(case.run(plans[3]), first)
         for case in cases:
             for plan in plans[1:]:
                 self.same(case.run(plan), case.run())
