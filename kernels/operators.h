@@ -2,9 +2,9 @@
 /* operators.h - kernels over caches of the caller's own: of the vllm layout what vLLM's operators do, and of the hnd layout the backend's, which
  * are bit-stable.
  *
- * Nothing is kept between calls but the compiled kernels, and for TMA a description of each cache of the hnd layout. A call is a launch, or a few, on the caller's stream, waits for nothing and
- * may be captured in a CUDA graph: what it reads (lengths, tables, slots) lies on the GPU and may change until a replay. Addresses are
- * the GPU's and are not looked at: one that is wrong ends the context.
+ * Nothing is kept between calls but the compiled kernels, and for TMA a description of each cache of the hnd layout. A call is a launch, or a
+ * few, on the caller's stream, waits for nothing and may be captured in a CUDA graph: what it reads (lengths, tables, slots) lies on the GPU
+ * and may change until a replay. Addresses are the GPU's and are not looked at: one that is wrong ends the context.
  *
  *   vllm  key_cache    [blocks][kv_heads][head_dim / x][block_size][x], x elements of kv_dtype being 16 bytes
  *         value_cache  [blocks][kv_heads][head_dim][block_size]
@@ -111,10 +111,9 @@ bool operators_are_for(const struct operators *operators, const struct operators
 
 struct operators_decode {
     const struct operators_launches *launches;
-    void *lists, *workspace; /* of the GPU, lists_bytes and workspace_bytes, aligned to 16 */
-    bool finds;              /* first write the lists, from lengths and tables */
-    const int32_t *tables,
-        *lengths; /* [sequences][table_row], [sequences]: what is beyond max_length is not seen */
+    void *lists, *workspace;         /* of the GPU, lists_bytes and workspace_bytes, aligned to 16 */
+    bool finds;                      /* first write the lists, from lengths and tables */
+    const int32_t *tables, *lengths; /* [sequences][table_row], [sequences]; beyond max_length: not seen */
     uint64_t table_row;
     struct operators_caches caches; /* k NULL: only write the lists */
     uint64_t blocks;                /* of the cache */
@@ -125,6 +124,7 @@ struct operators_decode {
     float scale;                /* the soft cap is the geometry's */
 };
 
+/* operators_decode: NULL, or what went wrong, as the others above. */
 const char *operators_decode(struct operators *operators, const struct operators_decode *of, void *stream);
 
 /* ---- blocks

@@ -154,7 +154,7 @@ static int plan_tables(struct attnd_kernels *k, struct attnd_plan *of, struct op
 int attnd_kernels_plan(struct attnd_kernels *k, struct attnd_plan *plan)
 {
     struct attnd_plan of;
-    struct operators_launches launches;
+    struct operators_launches launches = {0};
     int rc = handle_take(&of, sizeof of, plan, "plan");
     if (rc != ATTND_OK)
         return rc;

@@ -39,7 +39,7 @@ bool operators_open_hnd(struct operators *x)
     cuda_find_widths(d, g, x->kernels, &x->tiles);
     x->workspace = cuda_take_workspace(d, &x->tiles);
     if (cuda_uses_tma(g, &d->target))
-        x->maps = cuda_allocate(d, OPERATORS_CACHES_MAX * 2 * sizeof(CUtensorMap), "tensor maps");
+        x->maps = cuda_allocate(d, 2 * sizeof(CUtensorMap) * OPERATORS_CACHES_MAX, "tensor maps");
     return !cuda_failed(d) && cuda_await(d, NULL, d->stream, "clearing the workspace");
 }
 

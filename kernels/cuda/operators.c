@@ -11,7 +11,7 @@
 
 enum { GRID_MAX = 65535 /* of a grid's second dimension */ };
 
-_Static_assert(sizeof((struct cuda_copies_pass){0}.caches) == OPERATORS_LAYERS_MAX * 2 * sizeof(uint64_t),
+_Static_assert(sizeof((struct cuda_copies_pass){0}.caches) == 2 * sizeof(uint64_t) * OPERATORS_LAYERS_MAX,
                "caches of a launch");
 
 /* ---- open and close ------------------------------------------------------------------------------ */
@@ -217,8 +217,8 @@ const char *operators_swap(struct operators *x, void *to, const void *from, uint
     bool entered = operators_enter(x);
     CUresult result = CUDA_SUCCESS;
     for (uint32_t i = 0; i < pair_count && result == CUDA_SUCCESS; i++)
-        result = x->device.cu.cuMemcpyAsync((uintptr_t)to + (uint64_t)pairs[2 * i + 1] * block_bytes,
-                                            (uintptr_t)from + (uint64_t)pairs[2 * i] * block_bytes,
+        result = x->device.cu.cuMemcpyAsync((uintptr_t)to + (uint64_t)pairs[2 * (size_t)i + 1] * block_bytes,
+                                            (uintptr_t)from + (uint64_t)pairs[2 * (size_t)i] * block_bytes,
                                             block_bytes, stream);
     return operators_leave(x, entered, result, "copying a block");
 }
