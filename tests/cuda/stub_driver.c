@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stub_driver.c - a libcuda.so.1 for machines without a GPU: memory is the host's, kernels do nothing, unless
- * stub_launch is set, which is then called for each (tests/emulation/operations.cc).
+ * stub_launch is set, which is then called for each (tests/emulation/operations.cc, decode.cc).
  *
  * It hangs on request:
  *
@@ -271,6 +271,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuui
     SUCCEED(cuTensorMapEncodeTiled)
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **arguments, void **extra)
 {
+    if (stub_launch)
+        stub_launch((const char *)f, (const unsigned[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+                    config->blockDimX, arguments[0]);
     return launched(f, config->sharedMemBytes);
 }
 CUresult cuLaunchKernel(CUfunction f, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,

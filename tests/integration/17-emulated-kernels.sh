@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Device code on the CPU: append, paged_v1 and paged_v2 against double precision, merge and rows of members against a fold of
 # one state after the other, work tiles of lengths that the GPU finds against the planner and lowering, compares, reads and merges of
-# steps with the backend's host side; a thread of the host for each of
-# the GPU's (tests/emulation). The ring by which K and V come, over a model of its barriers and copies. For machines without a GPU,
-# which is where continuous integration runs.
+# steps with the backend's host side, decode with that of the library; a thread of the host for each of the GPU's (tests/emulation). The
+# ring by which K and V come, over a model of its barriers and copies. For machines without a GPU, which is where continuous integration
+# runs.
 #
 #   PIPELINE=GEOMETRY   that line of the ring's table only (scripts/check_mutants.sh)
 # shellcheck source=tests/integration/lib.sh
@@ -146,5 +146,24 @@ wide 32 8 1 5 F32 F32 F32 NHD
 narrow 80 32 2 1 F16 E5M2 F16 VLLM
 wide 96 16 1 2 BF16 E4M3 E4M3 VLLM
 narrow 128 16 1 2 BF16 F32 BF16 NHD
+TABLE
+
+# decode HEAD_DIM BLOCK_SIZE KV_HEADS GROUP - attention over a caller's cache by the library, on the same stub
+library=()
+for part in library calls sequences operators; do
+    compile -I. -c -o "$WORK/library_$part.o" library/$part.c
+    library+=("$WORK/library_$part.o")
+done
+decode() {
+    emulate decode -DHEAD_DIM="$1" -DBLOCK_SIZE="$2" -DKV_HEADS="$3" -DGROUP="$4" -DQ_DTYPE=DTYPE_BF16 -DKV_DTYPE=DTYPE_BF16 \
+        -DLAYOUT=LAYOUT_HND -DTMA=1 -DTENSOR_CORES=1 "${library[@]}" "$WORK/stub.o" '-Wl,--wrap=cuda_compile,--wrap=cuda_self_test_part'
+}
+while read -r geometry; do
+    # shellcheck disable=SC2086
+    expect "decode over a caller's cache, on the CPU: $geometry" ' 0' "$(decode $geometry 2>&1) $?"
+done <<'TABLE'
+64 16 2 4
+64 16 1 40
+80 8 1 2
 TABLE
 finish
