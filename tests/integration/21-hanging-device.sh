@@ -21,16 +21,24 @@ expect_end() {
     expect "$1" "$2" "$code $(sed -n 's/.*the backend has failed: //p' "$WORK/log")"
 }
 
+has_registered() { ! [ -x "$talk" ] || [ "$(curl -s "$URL/stats?limit=1" | jq .transport.regions)" = 1 ]; }
+
 # ---- on the CPU
-while read -r defect reason; do
+talk=$(dirname "$ATTND")/registered/talk # a client with registered memory, where there are such
+while IFS='|' read -r defect reason ended; do
     build "faulty-$defect" "-DATTND_FAULT=$defect" kernels/attention.c "$build_folder/obj/server/main.o"
-    ATTND=$WORK/faulty-$defect start_daemon --backend cpu "${limit[@]}"
+    ATTND=$WORK/faulty-$defect start_daemon --backend cpu "${limit[@]}" --set "transport.listen=unix:$WORK/r"
+    ! [ -x "$talk" ] || printf 'open -\nregion 4096\nend\n' | "$talk" "$WORK/r" >"$WORK/said" &
+    registered=$!
+    eventually has_registered
     lines=$(curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads")
     expect "defect $defect: the client is told" "$told" "$(code_of "$(tail -n 1 <<<"$lines")")"
     expect_end "defect $defect: the daemon ends with 1" "1 $reason"
+    wait $registered
+    ! [ -x "$talk" ] || expect "defect $defect: so is one with registered memory" "$ended" "$(tail -n 1 "$WORK/said")"
 done <<'TABLE'
-9 the device hangs: a step is not finished after 1 s
-10 the device hangs: its driver does not return
+9|the device hangs: a step is not finished after 1 s|503 busy the daemon ends
+10|the device hangs: its driver does not return|500 device_failed the device hangs: its driver does not return; the daemon ends
 TABLE
 
 # ---- on a stub of CUDA's driver
