@@ -973,6 +973,16 @@ void registered_give_up(struct registered *r, const char *why)
     }
 }
 
+/* A socket that was handed over: whether it is of the kind that is wanted; 0 or an errno. */
+static int look_at_socket(int fd)
+{
+    int type = 0;
+    socklen_t bytes = sizeof type;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) != 0)
+        return errno;
+    return type == SOCK_SEQPACKET ? 0 : EPROTOTYPE;
+}
+
 static int bind_socket(const struct registered *r)
 {
     const struct listen_options *o = r->options;
@@ -1006,7 +1016,7 @@ int registered_listen(struct daemon_state *daemon, const struct listen_options *
     }
     r->fd = options->address.fd ? options->address.fd
                                 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int rc = r->fd < 0 ? errno : options->address.fd ? 0 : bind_socket(r);
+    int rc = r->fd < 0 ? errno : options->address.fd ? look_at_socket(r->fd) : bind_socket(r);
     if (rc == 0 && (listen(r->fd, BACKLOG) != 0 || uv_poll_init(daemon->loop, &r->poll, r->fd) != 0))
         rc = errno ? errno : EINVAL;
     if (rc != 0) {

@@ -264,6 +264,37 @@ stop_daemon
 expect 'it ends cleanly' 0 $?
 expect 'and its socket goes' 1 "$([ -e "$WORK/r" ]; echo $?)"
 
+# ---- k and v as they are stored, tokens of a prompt, a kernel, a deadline
+start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set geometry.dtype=bf16 --set geometry.kv_dtype=e4m3 \
+    --set geometry.head_dim=32 --set geometry.block_size=8
+perl -e 'srand(9); print pack "C*", map { int(rand(120)) } 1 .. 16 * 32' >"$WORK/8"
+list 'q<' "$(sequence)" >"$WORK/ids"
+other=$(sequence '{"tokens":[1,2,3,4,5,6,7,8,9]}')
+list 'q<' 0 8 >"$WORK/indptr"
+body sequences I64 1 "$WORK/ids" indptr I64 2 "$WORK/indptr" k F8_E4M3 8,1,32 <(head -c 256 "$WORK/8") v F8_E4M3 8,1,32 <(tail -c 256 "$WORK/8") | post /v1/append >/dev/null
+body sequences I64 1 "$WORK/ids" q BF16 1,1,32 <(head -c 64 "$WORK/3") | post /v1/attend | data >"$WORK/http"
+expect 'k and v as they are stored' "ok 1
+ok 2
+$(body sequences I64 1 "$WORK/ids" q BF16 1,1,32 <(head -c 64 "$WORK/3") | post '/v1/attend?kernel=paged_v2' | jq -r '"\(.status) \(.code) \(.detail)"')" "$(talk <<END | tail -3
+open -
+region 65536
+u64 0 $other
+u32 64 8 1 2 3 4 5 6 7 8
+load 4096 $WORK/8
+load 8192 $WORK/3
+call kind=1 tag=1 sequence_count=1 rows=8 counts=64 kv_stored=1 token_count=8 tokens=68 k=4096 v=4352 timeout_ms=3600000
+go
+call kind=2 tag=2 sequence_count=1 rows=1 q=8192 o=16384
+go
+save 16384 64 $WORK/o
+call kind=2 tag=2 sequence_count=1 rows=1 kernel=2 q=8192 o=16384
+go
+END
+)"
+expect 'the same bits' '' "$(cmp "$WORK/o" "$WORK/http" 2>&1)"
+expect 'the prompt is known by its tokens' 8 "$(curl -s --json '{"tokens":[1,2,3,4,5,6,7,8,10]}' "$URL/v1/sequences" | jq .cached_tokens)"
+stop_daemon
+
 # ---- with a window in which calls wait for company: what ends meanwhile
 start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set scheduler.batch_window_us=600000000
 id=$(sequence)
