@@ -153,7 +153,7 @@ static bool merges_agree(uint32_t batch_size, uint32_t threads, uint32_t threads
                 memcpy(x.o, &o[at * HEAD_DIM], sizeof x.o);
                 return x;
             });
-            const epilogue f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
+            const output_scale f(s.m, s.l, pass.sinks ? &sinks[head] : nullptr, v_scale[head / GROUP]);
             size_t at = (size_t)query * HEADS + head;
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = f(s.o[d]);
@@ -242,7 +242,7 @@ static bool splits_agree(uint32_t bits, uint32_t cta_bits, uint32_t column, uint
             state all = states[query * splits * HEADS + head];
             for (uint32_t i = 1; i < splits; i++)
                 all.add(states[(query * splits + i) * HEADS + head]);
-            const epilogue f(all.m, all.l, nullptr, v_scale[head / GROUP]);
+            const output_scale f(all.m, all.l, nullptr, v_scale[head / GROUP]);
             for (uint32_t d = 0; d < HEAD_DIM; d++) {
                 float expected = taken ? f(all.o[d]) : NAN, found = out[at * HEAD_DIM + d],
                       expected_lse = taken ? f.lse : NAN;

@@ -20,7 +20,7 @@
  * m'; l sums unrounded p: tokens g, g + 8 .. g + 56 of a tile as a tree of neighbours, for each g < 8,
  * tile by tile, and at the end of a chunk over g by halves 4 apart, 2, 1 (a butterfly); o accumulates
  * tokens in steps of 16. A tile that a column does not see leaves it as it is: m' = m, p = 0, and adding 0
- * keeps all bits but the sign of a zero (states.cuh, epilogue). At the end of a chunk the state goes into
+ * keeps all bits but the sign of a zero (states.cuh, output_scale). At the end of a chunk the state goes into
  * the fold of kernels/plan.h.
  *
  * Registers and shares of the roof: docs/KERNELS.md. */
@@ -208,7 +208,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     {
         const uint32_t column = first_column + lane() / 4;
         uint8_t *o = pass.o + query_of(min(column, work_tile.columns - 1)) * (HEAD_DIM * 2);
-        const epilogue f[2] = {finish_column(x, 0), finish_column(x, 1)};
+        const output_scale f[2] = {finish_column(x, 0), finish_column(x, 1)};
 #pragma unroll
         for (int t = 0; t < STEPS; t++) {
             uint32_t both[2];
@@ -230,7 +230,7 @@ template <int COLUMNS> struct attend : combined_epilogue {
     }
 
     /* A column that is not there has the head, and nothing else, of the last one that is. */
-    epilogue finish_column(const state &x, int i) const
+    output_scale finish_column(const state &x, int i) const
     {
         uint32_t column = scores::column(i);
         return finish(min(column, work_tile.columns - 1), x.m[i], x.l[i],
@@ -310,10 +310,10 @@ template <int COLUMNS> struct attend : combined_epilogue {
 
         /* epilogue; the state of a split goes into the ring's stages, so wait until all consumers have read
          * them */
-        if (is_split())
+        if (is_in_split_group())
             ring.sync();
         write_states(x);
-        if (is_split())
+        if (is_in_split_group())
             combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };

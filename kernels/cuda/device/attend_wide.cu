@@ -426,10 +426,10 @@ template <int COLUMNS> struct attend_wide : combined_epilogue {
 
         /* epilogue; the state of a split goes into the ring's stages, so wait until all consumers have read
          * them */
-        if (is_split())
+        if (is_in_split_group())
             ring.sync();
         write_states(x);
-        if (is_split())
+        if (is_in_split_group())
             combine_splits(ring.stages, SHAPE.bytes, ring.consumers * 32);
     }
 };

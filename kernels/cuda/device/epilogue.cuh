@@ -14,11 +14,11 @@ struct output_writer {
 
     void operator()(uint32_t dim, float x) const
     {
-        store_result<Q_DTYPE>(o, first + dim, epilogue::scaled(x, factor));
+        store_result<Q_DTYPE>(o, first + dim, output_scale::scaled(x, factor));
     }
     void operator()(uint32_t dim, float x, float next) const
     {
-        store_results<Q_DTYPE>(o, first + dim, epilogue::scaled(x, factor), epilogue::scaled(next, factor));
+        store_results<Q_DTYPE>(o, first + dim, output_scale::scaled(x, factor), output_scale::scaled(next, factor));
     }
 };
 
@@ -51,9 +51,9 @@ struct tile_epilogue : work_tile_columns {
     }
 
     /* Writes lse too. */
-    epilogue finish(uint32_t column, float m, float l, bool one) const
+    output_scale finish(uint32_t column, float m, float l, bool one) const
     {
-        const epilogue f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
+        const output_scale f(m, l, pass.sinks ? &pass.sinks[head_of(column)] : nullptr, memory.v_scale);
         if (one)
             pass.lse[query_of(column)] = f.lse;
         return f;
@@ -64,7 +64,7 @@ struct tile_epilogue : work_tile_columns {
     {
         if (column >= work_tile.columns)
             return;
-        if (is_split()) {
+        if (is_in_split_group()) {
             float *state = (float *)states + column * STATE_FLOATS;
             if (one) {
                 state[HEAD_DIM] = m;

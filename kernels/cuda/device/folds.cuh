@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* folds.cuh - the fold of kernels/plan.h over the chunks of a work tile, for kernels whose threads have parts
- * of the states of two columns each.
+ * of the states of two columns each: tiles of 64 tokens into chunks of 256, these into runs of 1 024, segments of
+ * 4 096 and spans of 65 536, always in that order, so that bits do not depend on who computes what.
  *
  * STATE: m[2], l[2]; VALUES elements of o, value(i) of column column_of(i). STORAGE keeps level 0 (a run
  * so far, of chunks), 1 (a segment, of runs) and 2 (a span, of segments) as vectors: at(level,

@@ -5,7 +5,7 @@
  *   fill     0 .. n - 1: K of tile 0   n .. 2 n - 1: V of tile 0   then K of tile 1 ...      n = FILLS
  *   stage    fill % STAGES
  *
- * A warp of its own, the producer, loads them (producer.cuh); the others, the consumers, wait for a fill
+ * Warps of their own, the producer, load them (producer.cuh); the others, the consumers, wait for a fill
  * (wait_full, wait_values) and say when they have read it (release). A stage has two barriers:
  *
  *   full    the producer's copies have arrived       consumers wait for it
@@ -18,7 +18,7 @@
 #include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/work_tile.cuh"
 
-/* A fill's stage, and the phase of the stage's barriers at which it is there. */
+/* Where a fill is; its number may stand for that: its stage, and the phase of the stage's barriers at which it is there. */
 template <uint32_t STAGES> struct pipeline_state {
     uint32_t stage, phase;
 
@@ -164,7 +164,7 @@ template <class TILE> struct kv_pipeline {
             if (!plan_sees(seen, position + row))
                 *(uint4 *)(stage + at * 16) = {0, 0, 0, 0};
         }
-        fence_async_proxy(); /* before TMA writes there again */
+        fence_async_proxy(); /* before wgmma reads the zeros, and TMA writes there again */
         sync();              /* the zeros are there */
     }
 

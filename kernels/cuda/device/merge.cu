@@ -270,7 +270,7 @@ template <bool HAS_SPANS> void merge_queries(const cuda_attend_pass &pass)
     if (!is_used || threadIdx.y > 0)
         return;
     const float of_query = HAS_SPANS ? fold.m : memory.maxima[(head - first_head) * FOLD_LEVELS + TOP];
-    const epilogue f(of_query, fold.l[TOP], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
+    const output_scale f(of_query, fold.l[TOP], pass.sinks ? &pass.sinks[head] : nullptr, v_scale);
     size_t query = (size_t)m.query * heads + head;
     store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4, f(fold.o[TOP].x), f(fold.o[TOP].y));
     store_results<Q_DTYPE>(pass.o, query * HEAD_DIM + vector * 4 + 2, f(fold.o[TOP].z), f(fold.o[TOP].w));

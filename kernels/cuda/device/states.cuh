@@ -96,11 +96,11 @@ struct merge_weights {
 };
 
 /* What the outputs of one query head are made of: o_d becomes o_d * factor. */
-struct epilogue {
+struct output_scale {
     float factor, lse;
 
     /* sink: NULL, or one more logit (natural) without a value */
-    epilogue(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
+    output_scale(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
     {
         float of_o = 1.0f;
         if (m == -INFINITE) /* no keys: o is 0 already */

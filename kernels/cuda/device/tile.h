@@ -10,7 +10,18 @@
  *   128 bytes, whose 16-byte vectors are exchanged by the row's number (kv_pipeline.cuh).
  * - Folds: the upper levels, a slot a thread, when they do not fit in registers.
  *
- * Of the kernels for many columns (attend_wide.cu) a warpgroup of four warps takes 64 columns. */
+ * Of the kernels for many columns (attend_wide.cu) a warpgroup of four warps takes 64 columns.
+ *
+ * On an H100, with heads of 128 of 16 bits, by TMA:
+ *
+ *                     columns   stages of 16 KiB   thread blocks a multiprocessor
+ *   attend_8          8         3                  4
+ *   attend_32         32        3                  2
+ *   attend_wide_64    64        5                  2
+ *   attend_wide_128   128       6                  1
+ *
+ * A work tile goes to the narrowest that has room for its columns (plan_width_for() in kernels/plan.h); attend_64 is for GPUs and formats
+ * without attend_wide. */
 #ifndef KERNELS_CUDA_DEVICE_TILE_H
 #define KERNELS_CUDA_DEVICE_TILE_H
 

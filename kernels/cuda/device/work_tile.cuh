@@ -123,12 +123,13 @@ struct work_tile_columns {
     /* of a column's state in shared memory: o, then m and l */
     static constexpr uint32_t STATE_FLOATS = tile_state_floats(HEAD_DIM);
 
-    bool is_split() const
+    /* combined within this launch (cluster_combine.cuh); other splits leave partials, for merge.cu */
+    bool is_in_split_group() const
     {
         return TENSOR_CORES && pass.split_bits > 0;
     }
     bool is_final() const
     {
-        return !is_split() && work_tile.partial == PLAN_NO_PARTIAL;
+        return !is_in_split_group() && work_tile.partial == PLAN_NO_PARTIAL;
     }
 };
