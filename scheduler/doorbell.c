@@ -4,7 +4,7 @@
  *     a call:   taken -> q, k, v copied in pieces -> client_queue.c -> o, lse copied in pieces -> completion
  *
  * A client is hot or cold. The rings of hot ones are looked at every turn. When the engine goes to sleep all become cold: their `asleep`
- * is set, a full fence, and the rings are looked at once more, so a call that was put meanwhile is seen by one side or the other. A cold
+ * is set, and the rings are looked at once more, so a call that was put meanwhile is seen by one side or the other. A cold
  * one becomes hot when it rings. So a turn costs nothing for those that sleep, however many are registered.
  *
  * A client's calls are copied one after the other and so keep their order; a large one has the next ones wait in the ring. Clients take
@@ -103,12 +103,18 @@ struct doorbell {
 
 static uint32_t load(const struct registered_word *word)
 {
-    return __atomic_load_n(&word->value, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&word->value, __ATOMIC_SEQ_CST);
 }
 
 static void store(struct registered_word *word, uint32_t value)
 {
     __atomic_store_n(&word->value, value, __ATOMIC_RELEASE);
+}
+
+/* Likewise, and before any load() that follows: of two sides that store and then look, one sees the other. */
+static void store_and_look(struct registered_word *word, uint32_t value)
+{
+    __atomic_store_n(&word->value, value, __ATOMIC_SEQ_CST);
 }
 
 /* Copy a call out of the ring, each word once: what the compiler reads again could be another one. */
@@ -188,8 +194,7 @@ bool doorbell_await(struct doorbell *d, double idle_s)
 {
     bool rings = false, wakes;
     for (uint32_t i = 0; i < d->hot_count; i++)
-        store(&d->hot[i]->ring->asleep, 1);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* a client puts its call, fences, and looks at `asleep` */
+        store_and_look(&d->hot[i]->ring->asleep, 1); /* a client puts its call, and looks at `asleep` */
     for (uint32_t i = 0; i < d->hot_count; i++)
         rings |= has_rung(d, d->hot[i]);
     for (uint32_t i = d->hot_count; i-- > 0;) {
@@ -419,8 +424,8 @@ static void answer(struct doorbell *d, struct doorbell_call *call)
     }
     if (is_answered(client)) {
         memcpy(&client->ring->completions[client->done % REGISTERED_CALLS], &c, sizeof c);
-        store(&client->ring->done_tail, ++client->done);
-        __atomic_thread_fence(__ATOMIC_SEQ_CST); /* a client sets `waiting`, fences, and looks at done_tail */
+        store_and_look(&client->ring->done_tail,
+                       ++client->done); /* a client sets `waiting`, and looks at done_tail */
         if (load(&client->ring->waiting))
             (void)syscall(SYS_futex, &client->ring->done_tail.value, FUTEX_WAKE, 1, NULL, NULL, 0);
     }

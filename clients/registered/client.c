@@ -164,12 +164,18 @@ bool registered_close_region(struct registered_client *c, struct registered_regi
 
 static uint32_t load(const struct registered_word *word)
 {
-    return __atomic_load_n(&word->value, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&word->value, __ATOMIC_SEQ_CST);
 }
 
 static void store(struct registered_word *word, uint32_t value)
 {
     __atomic_store_n(&word->value, value, __ATOMIC_RELEASE);
+}
+
+/* Likewise, and before any load() that follows: of two sides that store and then look, one sees the other. */
+static void store_and_look(struct registered_word *word, uint32_t value)
+{
+    __atomic_store_n(&word->value, value, __ATOMIC_SEQ_CST);
 }
 
 bool registered_put(struct registered_client *c, const struct registered_call *call)
@@ -178,8 +184,7 @@ bool registered_put(struct registered_client *c, const struct registered_call *c
     if (c->tail - c->head == REGISTERED_CALLS)
         return false;
     memcpy(&c->ring->calls[c->tail % REGISTERED_CALLS], call, sizeof *call);
-    store(&c->ring->calls_tail, ++c->tail);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the daemon sets `asleep`, fences, and looks at calls_tail */
+    store_and_look(&c->ring->calls_tail, ++c->tail); /* the daemon sets `asleep`, and looks at calls_tail */
     if (load(&c->ring->asleep)) {
         c->bells++;
         (void)!write(c->bell, &one, sizeof one);
@@ -221,9 +226,7 @@ bool registered_wait(struct registered_client *c, unsigned spin_us, struct regis
 #endif
     } while (spin_us && now_us() < until);
     for (;;) {
-        store(&c->ring->waiting, 1);
-        __atomic_thread_fence(
-            __ATOMIC_SEQ_CST); /* the daemon writes done_tail, fences, and looks at `waiting` */
+        store_and_look(&c->ring->waiting, 1); /* the daemon writes done_tail, and looks at `waiting` */
         if (load(&c->ring->done_tail) == c->head) {
             c->waits++;
             if (syscall(SYS_futex, &c->ring->done_tail.value, FUTEX_WAIT, c->head, &look, NULL, 0) != 0 &&
