@@ -2,8 +2,9 @@
 /* hostile.c - a client that rewrites its ring and its lists all the time, while it puts calls, moves indices, sends messages, punches
  * holes and hangs up. What becomes of the daemon is for the script to see.
  *
- *     hostile SOCKET KEY ROUNDS SEQUENCE [SEED]
+ *     hostile SOCKET KEY ROUNDS SEQUENCE [SEED [gpu]]
  *
+ * gpu: it has a region of GPU memory, too, and rewrites that where this process can map it, as on a driver that is a stub.
  * A round is one of these things; a client that has been ended comes again. Ends with 0 when the rounds are over, with 1 when the daemon is
  * not there any more. */
 #include "clients/registered/client.h"
@@ -19,10 +20,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { REGION_BYTES = 1 << 20, LISTS_BYTES = 4096, CALLS_AT_ONCE = 8, TRIES = 200 };
+enum { GPU_BYTES = 2 << 20, REGION_BYTES = 1 << 20, LISTS_BYTES = 4096, CALLS_AT_ONCE = 8, TRIES = 200 };
 
 static struct registered_client client;
-static struct registered_region region;
+static struct registered_region region, on_gpu; /* on_gpu: memory NULL if it cannot be mapped */
+static bool gpu;
 static uint64_t sequence;
 static atomic_bool scribbles, ends;
 static atomic_uint pauses; /* the scribbler has stopped so often */
@@ -62,6 +64,11 @@ static void scribble(uint64_t *state)
     uint64_t value = number(state), at = next(state);
     uint32_t half = (uint32_t)value;
     bool wide = next(state) % 2;
+    if (on_gpu.memory && at % 8 == 0) { /* q, k and v */
+        __atomic_store_n((uint64_t *)(void *)(on_gpu.memory + next(state) % GPU_BYTES / 8 * 8), value,
+                         __ATOMIC_RELAXED);
+        return;
+    }
     void *to = next(state) % 4
                    ? (uint8_t *)client.ring + (at % 3 ? 4096 + at % (sizeof client.ring->calls) / 8 * 8
                                                       : at % sizeof *client.ring / 8 * 8)
@@ -98,8 +105,22 @@ static void hang_up(void)
     stop_scribbling();
     if (region.memory)
         munmap(region.memory, region.bytes);
-    region = (struct registered_region){0};
+    if (on_gpu.memory)
+        munmap(on_gpu.memory, on_gpu.bytes);
+    region = on_gpu = (struct registered_region){0};
     registered_close(&client);
+}
+
+static void ask_for_gpu_memory(void)
+{
+    const struct registered_message m = {.kind = REGISTERED_GPU_REGION, .bytes = GPU_BYTES};
+    int fd = -1;
+    if (!gpu || !registered_ask(&client, &m, -1, &fd)) /* others may have all */
+        return;
+    void *memory = mmap(NULL, client.answer.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    on_gpu = (struct registered_region){client.answer.region, client.answer.bytes,
+                                        memory == MAP_FAILED ? NULL : memory};
+    close(fd);
 }
 
 /* Come, again if need be: others may have all places. */
@@ -109,6 +130,7 @@ static bool come(const char *path, const char *key)
         hang_up();
         if (registered_open(&client, path, key) && registered_make_region(&client, REGION_BYTES, &region)) {
             memcpy(region.memory, &sequence, sizeof sequence);
+            ask_for_gpu_memory();
             atomic_store(&scribbles, true);
             return true;
         }
@@ -139,6 +161,8 @@ static void put_calls(uint64_t *state)
                                        .region = region.number,
                                        .sequence_count = 1,
                                        .rows = 1,
+                                       .tensors = gpu && next(state) % 2 ? on_gpu.number + 1 : 0,
+                                       .retry = (uint32_t)(next(state) % 8 == 0),
                                        .counts = REGISTERED_NONE,
                                        .positions = next(state) % 2 ? 256 : REGISTERED_NONE,
                                        .q = 8192,
@@ -156,10 +180,12 @@ static void put_calls(uint64_t *state)
 /* A message, with descriptors, of which some make sense. */
 static void send_something(uint64_t *state)
 {
-    struct registered_message m = {.kind = (uint32_t)(next(state) % 6),
+    struct registered_message m = {.kind = (uint32_t)(next(state) % (gpu ? 10 : 6)),
                                    .version = REGISTERED_VERSION,
                                    .bytes = next(state) % 2 ? number(state) : 65536,
-                                   .region = (uint32_t)(next(state) % 10)};
+                                   .region = (uint32_t)(next(state) % 10),
+                                   .key_bytes = gpu && next(state) % 2 ? REGISTERED_IPC_BYTES : 0,
+                                   .writes = (uint32_t)(next(state) % 2)};
     int fd = -1;
     if (next(state) % 2) {
         fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -212,6 +238,7 @@ int main(int argc, char **argv)
     uint64_t state = argc > 5 ? strtoull(argv[5], NULL, 0) : 1, seed = state * 77 + 1;
     unsigned long rounds = strtoul(argv[3], NULL, 0), lives = 0;
     sequence = strtoull(argv[4], NULL, 0);
+    gpu = argc > 6 && strcmp(argv[6], "gpu") == 0;
     client.socket = client.bell = -1;
     if (pthread_create(&thread, NULL, scribbler, &seed) != 0)
         return 2;
