@@ -250,9 +250,9 @@ ATTND_API int attnd_paged(struct attnd *a, const struct attnd_paged_rows *rows, 
 /* States of the same T rows over disjoint keys. lse is minus infinity for one without keys; on the GPU NaN is taken for that. */
 struct attnd_states {
     size_t size;
-    const struct attnd_tensor *o;          /* [n][T][query_heads][head_dim] */
-    const struct attnd_tensor *lse;        /* [n][T][query_heads] */
-    const struct attnd_tensor *merged_o;   /* [T][query_heads][head_dim]; may be the first state's, in place */
+    const struct attnd_tensor *o;        /* [n][T][query_heads][head_dim] */
+    const struct attnd_tensor *lse;      /* [n][T][query_heads] */
+    const struct attnd_tensor *merged_o; /* [T][query_heads][head_dim]; may be the first state's, in place */
     const struct attnd_tensor *merged_lse; /* [T][query_heads] */
     void *stream;                          /* as above */
 };

@@ -18,7 +18,8 @@ struct output_writer {
     }
     void operator()(uint32_t dim, float x, float next) const
     {
-        store_results<Q_DTYPE>(o, first + dim, output_scale::scaled(x, factor), output_scale::scaled(next, factor));
+        store_results<Q_DTYPE>(o, first + dim, output_scale::scaled(x, factor),
+                               output_scale::scaled(next, factor));
     }
 };
 
