@@ -4,6 +4,7 @@
 
 #include "config/numbers.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Take the handle, and a request of a kind about `id`. What begins well is to be ended. */
@@ -337,6 +338,7 @@ int attnd_lease(struct attnd *a, uint32_t blocks, uint64_t *lease, uint32_t *ids
                  : handle_fail(ATTND_ERR_INVALID, "blocks: wants 1 at least, and room for the answer");
     if (rc != ATTND_OK)
         return rc;
+    assert(request); /* else begin() says why there is none */
     request->of_leases = true;
     request->lease.blocks = blocks;
     rc = handle_run(a, request);

@@ -100,7 +100,8 @@ struct output_scale {
     float factor, lse;
 
     /* sink: NULL, or one more logit (natural) without a value */
-    output_scale(float m, float l, const float *sink, float v_scale) : factor(0.0f), lse(sink ? *sink : -INFINITE)
+    output_scale(float m, float l, const float *sink, float v_scale)
+        : factor(0.0f), lse(sink ? *sink : -INFINITE)
     {
         float of_o = 1.0f;
         if (m == -INFINITE) /* no keys: o is 0 already */
