@@ -20,7 +20,8 @@
 #   lib install-lib   libattnd.so and .a, attnd.h, attnd.pc: attention in the calling process (docs/LIBRARY.md); cJSON's source comes
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
-#   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes through libattnd on a GPU
+#   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes on a GPU
+#                  through libattnd, and from regions of GPU memory
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
 #   compile_commands.json install uninstall dist clean
 #
@@ -354,9 +355,10 @@ check-python: $(B)/lib/$(LIBRARY_FILE)
 
 # What a call costs clients with registered memory beyond its step, on the CPU; and a layer those of libattnd, on a GPU.
 .PHONY: bench-clients
-bench-clients: $(B)/attnd $(B)/registered/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
+bench-clients: $(B)/attnd $(REGISTERED) $(B)/registered/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
 	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_registered.sh
 	$(Q)$(if $(CUDA_INCLUDE),$(B)/bench/bench_library,echo 'skip bench_library: no CUDA headers')
+	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_gpu_regions.sh
 $(B)/registered/bench_registered: $(call object,clients/bench/bench_registered.c clients/registered/client.c)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
