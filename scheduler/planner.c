@@ -665,6 +665,7 @@ static uint32_t split_in(const struct planner *p, uint32_t query, uint32_t parti
 static bool is_segment(const struct planner *p, const struct work_tile *work_tile)
 {
     return work_tile->partial != PLAN_NO_PARTIAL && work_tile->chunks == SEGMENT_CHUNKS &&
+           work_tile->first_chunk % SEGMENT_CHUNKS == 0 &&
            p->splits[split_in(p, p->work_tile_queries[work_tile->first_query], work_tile->partial)].level ==
                PLAN_SEGMENT;
 }
