@@ -112,6 +112,23 @@ struct registered_word {
     _Alignas(64) uint32_t value;
 };
 
+/* registered_load, registered_store: of a word that the other side shares. registered_store_and_look: likewise, and before any load that
+ * follows: of two sides that store and then look, one sees the other. */
+static inline uint32_t registered_load(const struct registered_word *word)
+{
+    return __atomic_load_n(&word->value, __ATOMIC_SEQ_CST);
+}
+
+static inline void registered_store(struct registered_word *word, uint32_t value)
+{
+    __atomic_store_n(&word->value, value, __ATOMIC_RELEASE);
+}
+
+static inline void registered_store_and_look(struct registered_word *word, uint32_t value)
+{
+    __atomic_store_n(&word->value, value, __ATOMIC_SEQ_CST);
+}
+
 struct registered_ring {
     struct registered_word calls_tail; /* client's */
     struct registered_word calls_head; /* daemon's: taken */

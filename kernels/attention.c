@@ -167,13 +167,19 @@ void *attention_own_stream(struct attention *a)
     return a->ops->own_stream ? a->ops->own_stream(a) : NULL;
 }
 
+/* Whether it has, and how. */
+static bool has_failed(const struct attention *a, char error[ATTENTION_ERROR_BYTES])
+{
+    if (a->failure[0])
+        memcpy(error, a->failure, sizeof a->failure);
+    return a->failure[0];
+}
+
 int attention_region_make(struct attention *a, uint64_t bytes, struct attention_region *region, int *fd,
                           char error[ATTENTION_ERROR_BYTES])
 {
-    if (a->failure[0]) {
-        memcpy(error, a->failure, sizeof a->failure);
+    if (has_failed(a, error))
         return ATTND_DEVICE;
-    }
     enter(a);
     int rc = a->ops->region_make(a, bytes, region, fd, error);
     leave(a);
@@ -183,10 +189,8 @@ int attention_region_make(struct attention *a, uint64_t bytes, struct attention_
 int attention_region_take(struct attention *a, int fd, uint64_t bytes, bool writes,
                           struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
 {
-    if (a->failure[0]) {
-        memcpy(error, a->failure, sizeof a->failure);
+    if (has_failed(a, error))
         return ATTND_DEVICE;
-    }
     enter(a);
     int rc = a->ops->region_take(a, fd, bytes, writes, region, error);
     leave(a);
@@ -196,10 +200,8 @@ int attention_region_take(struct attention *a, int fd, uint64_t bytes, bool writ
 int attention_region_open(struct attention *a, const uint8_t handle[ATTENTION_IPC_BYTES], uint64_t bytes,
                           struct attention_region *region, char error[ATTENTION_ERROR_BYTES])
 {
-    if (a->failure[0]) {
-        memcpy(error, a->failure, sizeof a->failure);
+    if (has_failed(a, error))
         return ATTND_DEVICE;
-    }
     enter(a);
     int rc = a->ops->region_open(a, handle, bytes, region, error);
     leave(a);

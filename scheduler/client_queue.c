@@ -95,13 +95,6 @@ static bool waits_for_step(const struct request *request)
     return request_kinds[request->kind].when == REQUEST_STEPPED;
 }
 
-/* Whether a request has rows for a layer. */
-static bool has_rows(const struct request *request)
-{
-    return request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND ||
-           request->kind == REQUEST_PAGED;
-}
-
 static bool is_streamed(const struct request *request)
 {
     return request_stream(request) != NULL;
@@ -110,14 +103,14 @@ static bool is_streamed(const struct request *request)
 /* Rows that a request has in its steps, and tokens of them that it appends. */
 static uint32_t rows_of(const struct request *request)
 {
-    return has_rows(request) ? request->rows.count : 0;
+    return request_has_rows(request) ? request->rows.count : 0;
 }
 
 static uint32_t tokens_of(const struct request *request)
 {
     if (request->kind == REQUEST_PAGED)
         return request->paged.tokens;
-    return has_rows(request) && request->rows.k ? request->rows.count : 0;
+    return request_has_rows(request) && request->rows.k ? request->rows.count : 0;
 }
 
 /* Mark the sequences of a request: the later ones on them wait for another step. */
@@ -981,7 +974,7 @@ static int take_turn(struct client_queue *c, struct request *request)
 
 static bool is_small(const struct client_queue *c, const struct request *request)
 {
-    return !has_rows(request) || is_streamed(request) ||
+    return !request_has_rows(request) || is_streamed(request) ||
            (client_slices_go_whole(c->o.state, request) &&
             policy_is_small(request->queued.estimate_us, c->o.state->step_us_max));
 }
@@ -1002,7 +995,7 @@ static bool small_fits(const struct client_queue *c, const struct request *reque
     if (is_streamed(request))
         return true; /* as soon as can be */
     return fits && is_time_for(c, request) &&
-           (!has_rows(request) || client_slices_fit(state, c->step, request));
+           (!request_has_rows(request) || client_slices_fit(state, c->step, request));
 }
 
 /* Whether a request may begin to go into steps in slices. */
@@ -1140,7 +1133,7 @@ static void take_bulk(struct client_queue *c, struct request *request, double sl
                       bool any)
 {
     double us = request->queued.estimate_us;
-    bool small = is_small(c, request), fits = has_rows(request)
+    bool small = is_small(c, request), fits = request_has_rows(request)
                                                   ? client_slices_go_whole(c->o.state, request) &&
                                                         client_slices_fit(c->o.state, c->step, request)
                                                   : is_time_for(c, request);

@@ -101,22 +101,6 @@ struct doorbell {
 
 /* ---- words that a client shares ------------------------------------------------------------------ */
 
-static uint32_t load(const struct registered_word *word)
-{
-    return __atomic_load_n(&word->value, __ATOMIC_SEQ_CST);
-}
-
-static void store(struct registered_word *word, uint32_t value)
-{
-    __atomic_store_n(&word->value, value, __ATOMIC_RELEASE);
-}
-
-/* Likewise, and before any load() that follows: of two sides that store and then look, one sees the other. */
-static void store_and_look(struct registered_word *word, uint32_t value)
-{
-    __atomic_store_n(&word->value, value, __ATOMIC_SEQ_CST);
-}
-
 /* Copy a call out of the ring, each word once: what the compiler reads again could be another one. */
 static void copy_call(struct registered_call *to, const struct registered_call *from)
 {
@@ -133,7 +117,7 @@ static void make_hot(struct doorbell *d, struct doorbell_client *client)
 {
     if (client->hot != COLD)
         return;
-    store(&client->ring->asleep, 0);
+    registered_store(&client->ring->asleep, 0);
     client->hot = d->hot_count;
     d->hot[d->hot_count++] = client;
 }
@@ -171,7 +155,7 @@ static bool take_bells(struct doorbell *d, int timeout_ms, bool *wakes)
  * one is free now. */
 static bool has_rung(const struct doorbell *d, const struct doorbell_client *client)
 {
-    uint32_t tail = load(&client->ring->calls_tail);
+    uint32_t tail = registered_load(&client->ring->calls_tail);
     return tail != client->seen || (d->released && tail != client->head);
 }
 
@@ -194,14 +178,15 @@ bool doorbell_await(struct doorbell *d, double idle_s)
 {
     bool rings = false, wakes;
     for (uint32_t i = 0; i < d->hot_count; i++)
-        store_and_look(&d->hot[i]->ring->asleep, 1); /* a client puts its call, and looks at `asleep` */
+        registered_store_and_look(&d->hot[i]->ring->asleep,
+                                  1); /* a client puts its call, and looks at `asleep` */
     for (uint32_t i = 0; i < d->hot_count; i++)
         rings |= has_rung(d, d->hot[i]);
     for (uint32_t i = d->hot_count; i-- > 0;) {
         struct doorbell_client *client = d->hot[i];
-        if (rings ||
-            load(&client->ring->calls_tail) != client->head) /* calls are left: it need not ring for more */
-            store(&client->ring->asleep, 0);
+        if (rings || registered_load(&client->ring->calls_tail) !=
+                         client->head) /* calls are left: it need not ring for more */
+            registered_store(&client->ring->asleep, 0);
         else
             make_cold(d, client);
     }
@@ -424,9 +409,9 @@ static void answer(struct doorbell *d, struct doorbell_call *call)
     }
     if (is_answered(client)) {
         memcpy(&client->ring->completions[client->done % REGISTERED_CALLS], &c, sizeof c);
-        store_and_look(&client->ring->done_tail,
-                       ++client->done); /* a client sets `waiting`, and looks at done_tail */
-        if (load(&client->ring->waiting))
+        registered_store_and_look(&client->ring->done_tail,
+                                  ++client->done); /* a client sets `waiting`, and looks at done_tail */
+        if (registered_load(&client->ring->waiting))
             (void)syscall(SYS_futex, &client->ring->done_tail.value, FUTEX_WAKE, 1, NULL, NULL, 0);
     }
     d->active_s = d->o.clock(d->o.clock_cookie);
@@ -784,7 +769,8 @@ static struct doorbell_region *use_region(struct doorbell_client *client, uint32
 /* How many calls a client has put; ends it, and is 0, when its ring makes no sense (I1). */
 static uint32_t calls_put(struct doorbell *d, struct doorbell_client *client)
 {
-    uint32_t tail = load(&client->ring->calls_tail), read = load(&client->ring->done_head);
+    uint32_t tail = registered_load(&client->ring->calls_tail),
+             read = registered_load(&client->ring->done_head);
     client->seen = tail;
     if (tail - client->head > REGISTERED_CALLS)
         end_client(d, client, "calls_tail is more than 64 calls ahead of those taken");
@@ -811,7 +797,7 @@ static bool take_call(struct doorbell *d, struct doorbell_client *client)
     call->next = NULL;
     client->calls++;
     copy_call(&call->of, &client->ring->calls[client->head % REGISTERED_CALLS]);
-    store(&client->ring->calls_head, ++client->head);
+    registered_store(&client->ring->calls_head, ++client->head);
     call->region = use_region(client, call->of.region, false);
     call->tensors = call->of.tensors ? use_region(client, call->of.tensors - 1, true) : NULL;
     d->counts.calls++;
@@ -842,7 +828,7 @@ static bool read_calls(struct doorbell *d)
         any = false;
         for (uint32_t i = 0; i < d->hot_count; i++) {
             struct doorbell_client *client = d->hot[(d->turn + i) % d->hot_count];
-            if (!client->reading && load(&client->ring->calls_tail) == client->head) {
+            if (!client->reading && registered_load(&client->ring->calls_tail) == client->head) {
                 client->seen = client->head;
                 continue;
             }

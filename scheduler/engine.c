@@ -328,11 +328,11 @@ static bool device_is_shared(const struct engine *e)
 
 static void look_at_device(struct engine *e)
 {
-    if (!device_is_shared(e) || steps_in_flight(e->state.steps) ||
-        e->state.now_s - e->device_seen_s < DEVICE_LOOK_S)
+    if (e->state.now_s - e->device_seen_s < DEVICE_LOOK_S || steps_in_flight(e->state.steps))
         return;
     e->device_seen_s = e->state.now_s;
-    attention_look(step_attention(e->state.steps));
+    if (device_is_shared(e))
+        attention_look(step_attention(e->state.steps));
 }
 
 bool engine_turn(struct engine *e, double now_s)

@@ -624,12 +624,17 @@ bool request_some_are_good(const struct request_elements *of, size_t first, size
 /* request_wrong_element: what is wrong with an element that these functions have found, in words. */
 const char *request_wrong_element(enum dtype dtype, const void *array, size_t at);
 
+/* request_has_rows: whether it has rows for a layer. */
+static inline bool request_has_rows(const struct request *request)
+{
+    return request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND ||
+           request->kind == REQUEST_PAGED;
+}
+
 /* request_stream(request): the stream that its tensors belong to; NULL: none. */
 static inline const struct request_stream *request_stream(const struct request *request)
 {
-    bool has_rows =
-        request->kind == REQUEST_APPEND || request->kind == REQUEST_ATTEND || request->kind == REQUEST_PAGED;
-    const struct request_stream *stream = has_rows                         ? &request->rows.stream
+    const struct request_stream *stream = request_has_rows(request)        ? &request->rows.stream
                                           : request->kind == REQUEST_MERGE ? &request->merge.stream
                                                                            : NULL;
     return stream && stream->on ? stream : NULL;

@@ -388,11 +388,12 @@ static void render_metrics(struct http_exchange *x, const struct request *reques
     write_metric(w, "transport_regions", "gauge", "Regions that they have registered.", s->doorbell.regions);
     write_metric(w, "transport_region_bytes", "gauge", "Bytes of these in host memory.",
                  (double)s->doorbell.bytes);
-    write_metric(w, "transport_gpu_bytes", "gauge", "And in GPU memory.", (double)s->doorbell.gpu_bytes);
+    write_metric(w, "transport_gpu_bytes", "gauge", "Bytes of these in GPU memory.",
+                 (double)s->doorbell.gpu_bytes);
     write_metric(w, "transport_calls_total", "counter", "Calls taken from their rings.",
                  (double)s->doorbell.calls);
     write_metric(w, "transport_clients_ended_total", "counter",
-                 "Of these clients, ended since an index of their ring was wrong.",
+                 "Clients with registered memory that were ended, since an index of their ring was wrong.",
                  (double)s->doorbell.ended);
     write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
     write_metric(w, "memory_bytes", "gauge", "For what clients have under way (memory.bytes).",

@@ -162,30 +162,15 @@ bool registered_close_region(struct registered_client *c, struct registered_regi
 
 /* ---- the ring ------------------------------------------------------------------------------------ */
 
-static uint32_t load(const struct registered_word *word)
-{
-    return __atomic_load_n(&word->value, __ATOMIC_SEQ_CST);
-}
-
-static void store(struct registered_word *word, uint32_t value)
-{
-    __atomic_store_n(&word->value, value, __ATOMIC_RELEASE);
-}
-
-/* Likewise, and before any load() that follows: of two sides that store and then look, one sees the other. */
-static void store_and_look(struct registered_word *word, uint32_t value)
-{
-    __atomic_store_n(&word->value, value, __ATOMIC_SEQ_CST);
-}
-
 bool registered_put(struct registered_client *c, const struct registered_call *call)
 {
     const uint64_t one = 1;
     if (c->tail - c->head == REGISTERED_CALLS)
         return false;
     memcpy(&c->ring->calls[c->tail % REGISTERED_CALLS], call, sizeof *call);
-    store_and_look(&c->ring->calls_tail, ++c->tail); /* the daemon sets `asleep`, and looks at calls_tail */
-    if (load(&c->ring->asleep)) {
+    registered_store_and_look(&c->ring->calls_tail,
+                              ++c->tail); /* the daemon sets `asleep`, and looks at calls_tail */
+    if (registered_load(&c->ring->asleep)) {
         c->bells++;
         (void)!write(c->bell, &one, sizeof one);
     }
@@ -194,10 +179,10 @@ bool registered_put(struct registered_client *c, const struct registered_call *c
 
 bool registered_take(struct registered_client *c, struct registered_completion *completion)
 {
-    if (load(&c->ring->done_tail) == c->head)
+    if (registered_load(&c->ring->done_tail) == c->head)
         return false;
     memcpy(completion, &c->ring->completions[c->head % REGISTERED_CALLS], sizeof *completion);
-    store(&c->ring->done_head, ++c->head);
+    registered_store(&c->ring->done_head, ++c->head);
     return true;
 }
 
@@ -226,14 +211,15 @@ bool registered_wait(struct registered_client *c, unsigned spin_us, struct regis
 #endif
     } while (spin_us && now_us() < until);
     for (;;) {
-        store_and_look(&c->ring->waiting, 1); /* the daemon writes done_tail, and looks at `waiting` */
-        if (load(&c->ring->done_tail) == c->head) {
+        registered_store_and_look(&c->ring->waiting,
+                                  1); /* the daemon writes done_tail, and looks at `waiting` */
+        if (registered_load(&c->ring->done_tail) == c->head) {
             c->waits++;
             if (syscall(SYS_futex, &c->ring->done_tail.value, FUTEX_WAIT, c->head, &look, NULL, 0) != 0 &&
-                errno == ETIMEDOUT && is_gone(c) && load(&c->ring->done_tail) == c->head)
+                errno == ETIMEDOUT && is_gone(c) && registered_load(&c->ring->done_tail) == c->head)
                 return false;
         }
-        store(&c->ring->waiting, 0);
+        registered_store(&c->ring->waiting, 0);
         if (registered_take(c, completion))
             return true;
     }
