@@ -4,6 +4,8 @@
  *   host time of a call     attnd_attend() with k, v and q of a token a sequence
  *   a layer on the GPU      between two events around the layers of a step, with the host ahead (the GPU is busy with something
  *                           else first), or not
+ *   the same in a graph     attnd_kernels_cache() and attnd_kernels_paged() of those tokens over caches of the same size, captured for all
+ *                           layers and replayed: the kernels without a library ahead of them. What a layer takes more is "beyond".
  *
  * Llama-3-8B's shape, bf16, contexts of 1 024 tokens. Medians of ROUNDS steps. The driver is looked for at run time; without one
  * there is nothing to measure. */
@@ -28,10 +30,14 @@ enum {
     ROUNDS = 60,
     BFLOAT = 4, /* DLPack's */
     ON_GPU = 2,
+    BLOCK_SIZE = 16,
+    TABLE_BLOCKS = CONTEXT / BLOCK_SIZE + 1, /* of a context and the token behind it */
     BUSY_FILLS = 3 /* of BUSY_BYTES, which keep the GPU busy for some milliseconds */
 };
 
-#define BUSY_BYTES ((size_t)4 << 30)
+#define BUSY_BYTES        ((size_t)4 << 30)
+#define PATTERN_BYTES     ((size_t)16 << 20) /* of values, which are repeated */
+#define CACHE_BLOCK_BYTES ((size_t)2 * KV_HEADS * BLOCK_SIZE * HEAD_DIM * 2)
 
 static const char configuration[] =
     "{\"geometry\": {\"layers\": 32, \"query_heads\": 32, \"kv_heads\": 8, \"head_dim\": 128, "
@@ -51,6 +57,12 @@ static const char configuration[] =
     XX(cuMemsetD8Async)                                                                                      \
     XX(cuStreamCreate)                                                                                       \
     XX(cuStreamQuery)                                                                                        \
+    XX(cuStreamBeginCapture_v2)                                                                              \
+    XX(cuStreamEndCapture)                                                                                   \
+    XX(cuGraphInstantiateWithFlags)                                                                          \
+    XX(cuGraphLaunch)                                                                                        \
+    XX(cuGraphExecDestroy)                                                                                   \
+    XX(cuGraphDestroy)                                                                                       \
     XX(cuEventCreate)                                                                                        \
     XX(cuEventRecord)
 
@@ -113,18 +125,37 @@ static void wait_for_gpu(void)
     holds(result, "waiting");
 }
 
+static void *copy_to_gpu(const void *from, size_t bytes)
+{
+    CUdeviceptr at;
+    holds(gpu.cuMemAlloc_v2(&at, bytes), "taking memory");
+    holds(gpu.cuMemcpyHtoDAsync_v2(at, from, bytes, gpu.stream), "copying");
+    wait_for_gpu();
+    return (void *)(uintptr_t)at;
+}
+
 /* Memory with something in it: values of plus and minus 0.5 to 1.3. */
 static void *take(size_t bytes)
 {
+    static uint16_t pattern[PATTERN_BYTES / sizeof(uint16_t)];
     CUdeviceptr at;
-    uint16_t *values = malloc(bytes);
-    holds(values ? gpu.cuMemAlloc_v2(&at, bytes) : CUDA_ERROR_OUT_OF_MEMORY, "taking memory");
-    for (size_t i = 0; i < bytes / sizeof *values; i++)
-        values[i] = (uint16_t)(0x3f00 + rand() % 200 + (rand() & 1) * 0x8000);
-    holds(gpu.cuMemcpyHtoDAsync_v2(at, values, bytes, gpu.stream), "copying");
+    if (!pattern[0]) {
+        for (size_t i = 0; i < sizeof pattern / sizeof *pattern; i++)
+            pattern[i] = (uint16_t)(0x3f00 + rand() % 200 + (rand() & 1) * 0x8000);
+    }
+    holds(gpu.cuMemAlloc_v2(&at, bytes), "taking memory");
+    for (size_t from = 0; from < bytes; from += PATTERN_BYTES)
+        holds(gpu.cuMemcpyHtoDAsync_v2(at + from, pattern,
+                                       bytes - from < PATTERN_BYTES ? bytes - from : PATTERN_BYTES,
+                                       gpu.stream),
+              "copying");
     wait_for_gpu();
-    free(values);
     return (void *)(uintptr_t)at;
+}
+
+static void give_back(void *memory)
+{
+    holds(gpu.cuMemFree_v2((CUdeviceptr)(uintptr_t)memory), "giving memory back");
 }
 
 /* ---- a step ---- */
@@ -216,6 +247,137 @@ static double step(const struct batch *b, bool ahead, const CUevent events[2], d
     return (double)ms * 1e3 / LAYERS;
 }
 
+/* ---- the same in a graph ---- */
+
+/* Caches of all layers, with tables and lengths of a batch behind this step's token. */
+struct operators {
+    struct attnd_kernels *kernels;
+    uint8_t launches[ATTND_LAUNCHES_BYTES];
+    void *caches[LAYERS], *lists, *workspace;
+    void *tables, *lengths, *slots; /* of the GPU's */
+    void *scales;                   /* [KV_HEADS], ones */
+};
+
+static void plan(struct operators *ops, const struct batch *b)
+{
+    static int32_t tables[BATCH_MAX * TABLE_BLOCKS], lengths[BATCH_MAX];
+    static int64_t slots[BATCH_MAX];
+    for (uint32_t i = 0; i < b->size; i++) {
+        for (int32_t j = 0; j < TABLE_BLOCKS; j++)
+            tables[i * TABLE_BLOCKS + (uint32_t)j] = (int32_t)i * TABLE_BLOCKS + j;
+        lengths[i] = CONTEXT + 1;
+        slots[i] = ((int64_t)i * TABLE_BLOCKS + CONTEXT / BLOCK_SIZE) * BLOCK_SIZE + CONTEXT % BLOCK_SIZE;
+    }
+    struct attnd_plan of = {.size = sizeof of,
+                            .block_tables = tables,
+                            .seq_lens = lengths,
+                            .table_row = TABLE_BLOCKS,
+                            .sequences = b->size,
+                            .max_seq_len = CONTEXT + 1,
+                            .launches = ops->launches};
+    good(attnd_kernels_plan(ops->kernels, &of), "planning");
+    of.lists = malloc(of.lists_bytes);
+    good(of.lists ? attnd_kernels_plan(ops->kernels, &of) : ATTND_ERR_NO_MEMORY, "planning");
+    ops->lists = copy_to_gpu(of.lists, of.lists_bytes);
+    free(of.lists);
+    ops->workspace = take(of.workspace_bytes ? of.workspace_bytes : 1);
+    ops->tables = copy_to_gpu(tables, sizeof *tables * b->size * TABLE_BLOCKS);
+    ops->lengths = copy_to_gpu(lengths, sizeof *lengths * b->size);
+    ops->slots = copy_to_gpu(slots, sizeof *slots * b->size);
+}
+
+static void prepare(struct operators *ops, const struct batch *b)
+{
+    static const float ones[KV_HEADS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    struct attnd_shape shape = {.size = sizeof shape,
+                                .query_heads = QUERY_HEADS,
+                                .kv_heads = KV_HEADS,
+                                .head_dim = HEAD_DIM,
+                                .block_size = BLOCK_SIZE,
+                                .dtype_code = BFLOAT,
+                                .dtype_bits = 16,
+                                .kv_dtype_code = BFLOAT,
+                                .kv_dtype_bits = 16,
+                                .layout = ATTND_OWN};
+    good(attnd_kernels_open(&shape, &ops->kernels), "opening kernels");
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        ops->caches[layer] = take(b->size * TABLE_BLOCKS * CACHE_BLOCK_BYTES);
+    ops->scales = copy_to_gpu(ones, sizeof ones);
+    plan(ops, b);
+}
+
+static void launch_layer(const struct operators *ops, const struct batch *b, uint32_t layer)
+{
+    const struct attnd_cache_call store = {.size = sizeof store,
+                                           .kind = ATTND_STORE,
+                                           .count = b->size,
+                                           .key = b->k,
+                                           .value = b->v,
+                                           .key_row = KV_HEADS * HEAD_DIM,
+                                           .value_row = KV_HEADS * HEAD_DIM,
+                                           .slots = ops->slots,
+                                           .k_scale = ops->scales,
+                                           .v_scale = ops->scales,
+                                           .dtype_code = BFLOAT,
+                                           .dtype_bits = 16,
+                                           .key_caches = &ops->caches[layer],
+                                           .layers = 1,
+                                           .stream = gpu.stream};
+    const struct attnd_paged_call attend = {.size = sizeof attend,
+                                            .query = b->q,
+                                            .out = b->o,
+                                            .key_cache = ops->caches[layer],
+                                            .block_tables = ops->tables,
+                                            .seq_lens = ops->lengths,
+                                            .k_scale = ops->scales,
+                                            .v_scale = ops->scales,
+                                            .workspace = ops->workspace,
+                                            .table_row = TABLE_BLOCKS,
+                                            .sequences = b->size,
+                                            .scale = 0.0883883F,
+                                            .stream = gpu.stream,
+                                            .launches = ops->launches,
+                                            .lists = ops->lists,
+                                            .attend = 1,
+                                            .blocks = (uint64_t)b->size * TABLE_BLOCKS};
+    good(attnd_kernels_cache(ops->kernels, &store), "storing");
+    good(attnd_kernels_paged(ops->kernels, &attend), "attending");
+}
+
+/* Microseconds of a layer on the GPU, in ROUNDS replays. */
+static void replay(const struct batch *b, const CUevent events[2], double *layer_us)
+{
+    struct operators ops = {0};
+    CUgraph graph;
+    CUgraphExec exec;
+    prepare(&ops, b);
+    launch_layer(&ops, b, 0); /* what is made once is made outside of the graph */
+    holds(gpu.cuStreamBeginCapture_v2(gpu.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        launch_layer(&ops, b, layer);
+    holds(gpu.cuStreamEndCapture(gpu.stream, &graph), "capturing");
+    holds(gpu.cuGraphInstantiateWithFlags(&exec, graph, 0), "making a graph");
+    for (int i = 0; i < ROUNDS; i++) {
+        float ms = 0;
+        for (int fill = 0; fill < BUSY_FILLS; fill++)
+            holds(gpu.cuMemsetD8Async(gpu.busy, 0, BUSY_BYTES, gpu.stream), "keeping the GPU busy");
+        holds(gpu.cuEventRecord(events[0], gpu.stream), "timing");
+        holds(gpu.cuGraphLaunch(exec, gpu.stream), "replaying");
+        holds(gpu.cuEventRecord(events[1], gpu.stream), "timing");
+        wait_for_gpu();
+        holds(gpu.elapsed(&ms, events[0], events[1]), "timing");
+        layer_us[i] = (double)ms * 1e3 / LAYERS;
+    }
+    holds(gpu.cuGraphExecDestroy(exec), "ending a graph");
+    holds(gpu.cuGraphDestroy(graph), "ending a graph");
+    void *const memory[] = {ops.lists, ops.workspace, ops.tables, ops.lengths, ops.slots, ops.scales};
+    for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
+        give_back(memory[i]);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        give_back(ops.caches[layer]);
+    attnd_kernels_close(ops.kernels);
+}
+
 static int compare(const void *a_, const void *b_)
 {
     double x = *(const double *)a_, y = *(const double *)b_;
@@ -230,7 +392,7 @@ static double part(double *values, size_t n, size_t percent)
 
 static void measure(uint32_t size, const CUevent events[2])
 {
-    static double host[ROUNDS * LAYERS], layer[2][ROUNDS];
+    static double host[ROUNDS * LAYERS], layer[2][ROUNDS], in_graph[ROUNDS];
     struct batch b = {.size = size,
                       .q = take((size_t)size * QUERY_HEADS * HEAD_DIM * 2),
                       .o = take((size_t)size * QUERY_HEADS * HEAD_DIM * 2),
@@ -241,15 +403,18 @@ static void measure(uint32_t size, const CUevent events[2])
         for (int i = 0; i < ROUNDS; i++)
             layer[ahead][i] = step(&b, ahead, events, host + i * LAYERS);
     }
-    printf("batch %2u: a layer takes %5.1f us on the GPU with the host ahead, %5.1f without; a call %5.1f us "
-           "of the host's time (p99 %.1f)\n",
-           size, part(layer[1], ROUNDS, 50), part(layer[0], ROUNDS, 50), part(host, ROUNDS * LAYERS, 50),
-           part(host, ROUNDS * LAYERS, 99));
+    replay(&b, events, in_graph);
+    double median = part(layer[1], ROUNDS, 50), replayed = part(in_graph, ROUNDS, 50);
+    printf("batch %2u: a layer takes %5.1f us on the GPU with the host ahead (p99 %.1f), %5.1f without; the "
+           "same in a "
+           "graph %5.1f: %4.1f beyond; a call %5.1f us of the host's time (p99 %.1f)\n",
+           size, median, part(layer[1], ROUNDS, 99), part(layer[0], ROUNDS, 50), replayed, median - replayed,
+           part(host, ROUNDS * LAYERS, 50), part(host, ROUNDS * LAYERS, 99));
     for (uint32_t i = 0; i < size; i++)
         good(attnd_delete(a, b.ids[i]), "deleting a sequence");
     void *const memory[] = {b.q, b.k, b.v, b.o};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
-        (void)gpu.cuMemFree_v2((CUdeviceptr)(uintptr_t)memory[i]);
+        give_back(memory[i]);
 }
 
 int main(void)
