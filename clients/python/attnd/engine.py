@@ -154,7 +154,8 @@ def current_stream(array):
         return None
     import torch
 
-    return torch.cuda.current_stream(array.device).cuda_stream
+    number = getattr(torch._C, '_cuda_getCurrentRawStream', None)  # 2 us less than an object made of it
+    return number(array.get_device()) if number else torch.cuda.current_stream(array.device).cuda_stream
 
 
 def _wanted_dtype(dtype, kind):
@@ -480,9 +481,11 @@ class Engine:
             code = self._call(name, *arguments)
         return code
 
-    def attend_prepared(self, arguments):
-        """attnd_attend() with arguments that are made already, whose tensors are on the GPU."""
-        _check(self._call_with_room('attend', *arguments))
+    def prepare_attend(self, rows):
+        """attnd_attend() of one list of rows, with tensors on the GPU, as a function without arguments: `rows` is filled in before each
+        call."""
+        arguments = byref(rows), 1, None
+        return lambda: _check(self._call_with_room('attend', *arguments))
 
     @staticmethod
     def _counts(sequences, counts, rows):

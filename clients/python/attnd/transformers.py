@@ -52,6 +52,7 @@ class _Layer:
         self.softcap = float(getattr(module, 'attn_logit_softcapping', None) or 0)
         sinks = getattr(module, 'sinks', None)
         self.sinks = None if sinks is None else sinks.detach().float().tolist()
+        self.granted = None  # what a call asked for that was looked at already
         if not getattr(module, 'is_causal', True):
             raise _unsupported(f'{name}: attention that is not causal')
         if getattr(module, 'is_kv_shared_layer', False):
@@ -201,11 +202,15 @@ class Cache(cache_utils.Cache):
         self.ids[:] = ids
         self._step = None
 
-    def step(self, query, key):
-        """The call of a decode step, of a token a row, whose tensors are on the engine's GPU: made once for a batch, filled in for each
-        layer."""
-        if self._step is None or self._step.batch != query.shape[0]:
-            self._step = _Step(self.engine, self.ids, query, key)
+    def step(self, query, key, value):
+        """The call of a decode step, of a token a row, whose tensors are on the engine's GPU: made once, filled in for each layer. None:
+        the tensors are others."""
+        form = _form(query, key, value)
+        if self._step is None or self._step.form != form:
+            fits = (isinstance(self.engine, Engine) and query.shape[2] == 1 and _takes(self.engine, query.device)
+                    and key.shape == value.shape and query.dtype == key.dtype == value.dtype
+                    and _is_dense(query) and _is_dense(key) and _is_dense(value))
+            self._step = _Step(self.engine, self.ids, query, key, form) if fits else None
         return self._step
 
     def _note_padding(self, attention_mask, first, tokens):
@@ -243,6 +248,7 @@ class Cache(cache_utils.Cache):
     def reset(self):
         self._check_open()
         _delete_all(self.engine, self.ids)
+        self._step = None
         for layer in self.layers:
             layer.seen = 0
 
@@ -253,28 +259,32 @@ def _delete_all(engine, ids):
     ids.clear()
 
 
+def _form(query, key, value):
+    """What of a call's tensors is the same from layer to layer, and mostly from step to step."""
+    return (query.shape, query.stride(), query.dtype, key.shape, key.stride(), key.dtype, value.shape, value.stride(), value.dtype,
+            query.get_device())
+
+
 class _Step:
     """attnd_attend() of one token a sequence. Of size-1 dimensions strides say nothing: [batch][heads][1][dim] is [batch][heads][dim]."""
 
-    def __init__(self, engine, ids, query, key):
-        self.engine, self.batch = engine, query.shape[0]
-        self._ids = (ctypes.c_uint64 * self.batch)(*ids)
+    def __init__(self, engine, ids, query, key, form):
+        batch, heads, _, dim = query.shape
+        self.form, self._out = form, (batch, 1, heads, dim)
+        self._ids = (ctypes.c_uint64 * batch)(*ids)
         kind = TORCH_TYPES[str(query.dtype)]
-        self._shapes = [(ctypes.c_int64 * 3)(self.batch, x.shape[1], x.shape[3]) for x in (query, key)]
-        q, k, v, o = self.tensors = [_library.Tensor(None, _library.CUDA, query.device.index, 3, *kind, 1, self._shapes[i])
-                                     for i in (0, 1, 1, 0)]
-        self._pointers = [ctypes.pointer(t) for t in self.tensors]
-        self.rows = _library.Rows(sequences=self._ids, sequence_count=self.batch, q=self._pointers[0], k=self._pointers[1],
-                                  v=self._pointers[2], o=self._pointers[3])
-        self._arguments = ctypes.byref(self.rows), 1, None
+        self._shapes = [(ctypes.c_int64 * 3)(batch, x.shape[1], dim) for x in (query, key)]
+        self._q, self._k, self._v, self._o = [_library.Tensor(None, _library.CUDA, query.device.index, 3, *kind, 1, self._shapes[i])
+                                              for i in (0, 1, 1, 0)]
+        self._rows = _library.Rows(sequences=self._ids, sequence_count=batch,
+                                   **{name: ctypes.pointer(getattr(self, '_' + name)) for name in 'qkvo'})
+        self._call = engine.prepare_attend(self._rows)
 
     def __call__(self, layer, query, key, value):
-        batch, heads, _, dim = query.shape
-        out = query.new_empty((batch, 1, heads, dim))
-        for tensor, x in zip(self.tensors, (query, key, value, out)):
-            tensor.data = x.data_ptr()
-        self.rows.layer, self.rows.stream = layer, current_stream(query)
-        self.engine.attend_prepared(self._arguments)
+        out = query.new_empty(self._out)
+        self._q.data, self._k.data, self._v.data, self._o.data = query.data_ptr(), key.data_ptr(), value.data_ptr(), out.data_ptr()
+        self._rows.layer, self._rows.stream = layer, current_stream(query)
+        self._call()
         return out
 
 
@@ -337,6 +347,10 @@ def _mask(*, q_length=None, kv_length=0, q_offset=None, kv_offset=0, cache_posit
     return attention_mask
 
 
+# Of a call, and not of attention as attnd computes it.
+_OPTIONS = frozenset(('position_bias', 'head_mask', 'alibi', 'score_mod', 'block_mask', 'output_attentions'))
+
+
 def _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others):
     """Whether the model asks for what the engine computes."""
     name = f'{type(module).__name__}, layer {layer}'
@@ -348,7 +362,7 @@ def _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others):
         raise _unsupported(f'{name}: softcap {softcap}, and the engine has {of.softcap}')
     if (s_aux is not None) != (of.sinks is not None):
         raise _unsupported(f'{name}: sinks that the engine has not')
-    for what in ('position_bias', 'head_mask', 'alibi', 'score_mod', 'block_mask'):
+    for what in _OPTIONS - {'output_attentions'}:
         if others.get(what) is not None:
             raise _unsupported(f'{name}: {what}')
     if others.get('output_attentions'):
@@ -457,20 +471,24 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         raise _unsupported(f'{type(module).__name__}: dropout')
     if query.requires_grad and torch.is_grad_enabled():
         raise _unsupported('gradients: attnd computes attention for inference (torch.no_grad())')
-    _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others)
+    asked = scaling, sliding_window, softcap, s_aux is None
+    if asked != of.granted or not _OPTIONS.isdisjoint(others):
+        _check(of, layer, module, scaling, sliding_window, softcap, s_aux, others)
+        of.granted = asked
     if handed and handed[1] == layer:
-        cache = handed[0]
-        if handed[2] is not key:
+        cache, _, handed_key = handed
+        if handed_key is not key:
             raise _unsupported(f'{type(module).__name__}: K that is changed behind the cache')
         if cache.engine is not engine:
             raise ValueError('the cache is of another engine than the model')
-        first = cache.layers[layer].seen - key.shape[2]
+        tokens = key.shape[2]
+        first = cache.layers[layer].seen - tokens
         if layer == 0:
-            cache._note_padding(attention_mask, first, key.shape[2])
-        if (key.shape[2] == 1 and isinstance(engine, Engine) and query.is_cuda and _takes(engine, query.device)
-                and (attention_mask is None or _padding(attention_mask, len(cache.ids), 1, first)[0] is None)
-                and _is_dense(query) and _is_dense(key) and _is_dense(value)):
-            return cache.step(query, key)(layer, query, key, value), None
+            cache._note_padding(attention_mask, first, tokens)
+        if tokens == 1 and query.is_cuda and (attention_mask is None or _padding(attention_mask, len(cache.ids), 1, first)[0] is None):
+            step = cache.step(query, key, value)
+            if step is not None:
+                return step(layer, query, key, value), None
         return _compute(engine, layer, cache.ids, query, key, value, attention_mask, first), None
     return _once(engine, layer, query, key, value, attention_mask, position_ids), None
 

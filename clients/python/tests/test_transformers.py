@@ -136,7 +136,13 @@ class Models(unittest.TestCase):
 _apart = []  # rows of bfloat16: family, step, whether attnd's token is float64's, and eager's
 
 
+_errors = {}  # of attention in bfloat16, from float64, by who computed it: sums of squares
+
+
 def tearDownModule():
+    if _errors:
+        print('\nbfloat16: decode steps of attention, o from float64 over the same q, k and v, root of the mean square:',
+              ', '.join(f'{name} {(squares / count) ** 0.5:.3g}' for name, (squares, count) in _errors.items()))
     if _apart:
         print(f'\nbfloat16: of {3 * len(FAMILIES)} rows of {TOKENS} tokens {3 * len(FAMILIES) - len(_apart)} are the same to the end; where '
               f"{len(_apart)} part, attnd's token is float64's {sum(a[2] for a in _apart)} times, eager's {sum(a[3] for a in _apart)}")
@@ -268,6 +274,41 @@ class Ways(Models):
             got = engine.attend([beside, *others], company[0], k=company[1], v=company[2], layer=layer, counts=[n] + [1] * 15)
             self.assertTrue(torch.equal(got[:n], o))
 
+    def test_bfloat16_attention_is_nearer_to_float64_than_eagers(self):
+        """What of a bfloat16 model is attnd's: o of each decode step, of the same q, k and v. The rest is the model's own rounding."""
+        for family in ('Llama', 'Qwen3', 'Olmo2', 'Gemma2', 'GptOss'):
+            model = make(family, torch.bfloat16)
+            self.open(model)
+            compute, past = attnd.transformers.attention, {}
+            errors = {'attnd': 0, 'eager': 0}
+
+            def beside(module, query, key, value, attention_mask, **of):
+                o, weights = compute(module, query, key, value, attention_mask, **of)
+                before = past.get(module, (key[:, :, :0], value[:, :, :0]))
+                k, v = past[module] = tuple(torch.cat(x, dim=2) for x in zip(before, (key, value)))
+                if query.shape[2] == 1:
+                    eager = sys.modules[type(module).__module__].eager_attention_forward
+                    seen = min(of.get('sliding_window') or k.shape[2], k.shape[2])
+                    asks = {n: of[n] for n in ('scaling', 'softcap', 's_aux') if of.get(n) is not None}
+                    q, k, v = query, k[:, :, -seen:], v[:, :, -seen:]
+                    theirs = eager(module, q, k, v, None, dropout=0.0, **asks)[0]
+                    module.double()  # its sinks
+                    exact = eager(module, q.double(), k.double(), v.double(), None, dropout=0.0,
+                                  **{n: x.double() if torch.is_tensor(x) else x for n, x in asks.items()})[0]
+                    module.bfloat16()
+                    for name, got in (('attnd', o), ('eager', theirs)):
+                        square = float((got.double() - exact).square().sum())
+                        errors[name] += square
+                        total = _errors.setdefault(name, [0, 0])
+                        total[0] += square
+                        total[1] += got.numel()
+                return o, weights
+
+            with unittest.mock.patch.dict(transformers.AttentionInterface._global_mapping, {'attnd': beside}):
+                generate(model, 'attnd', prompts(3, 40))
+            self.assertTrue(past)
+            self.assertLess(errors['attnd'], errors['eager'], family)
+
     def test_what_is_not_there_is_named(self):
         model = make('Llama')
         engine = self.open(model)
@@ -355,6 +396,20 @@ class Bugs(Ways):
             with self.assertRaisesRegex(ValueError, 'closed'):
                 model(prompts(1, 1), **{attnd.transformers._CACHE_NAME: cache})
         self.assertEqual(engine.stats().sequences, 0)
+
+    def test_bug_a_reset_cache_asked_for_the_sequences_that_it_had(self):
+        model = make('Llama')
+        self.open(model)
+        x = prompts(2, 20)
+        cache = attnd.transformers.Cache(attnd.transformers._engines[model.model.layers[0].self_attn][0])
+        model.set_attn_implementation('attnd')
+        with torch.no_grad():
+            for _ in range(2):
+                logits = [model(part, past_key_values=cache).logits for part in (x[:, :18], x[:, 18:19], x[:, 19:])]
+                expected = model(x, use_cache=False).logits
+                torch.testing.assert_close(torch.cat(logits, dim=1), expected, atol=2e-3, rtol=1e-3)
+                cache.reset()
+        cache.close()
 
     def test_bug_an_engine_with_other_windows_was_taken(self):
         engine = self.open(make('Llama'))
