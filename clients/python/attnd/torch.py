@@ -56,6 +56,7 @@ class _Local(threading.local):
 
     def __init__(self):
         self.paged, self.decode, self.cache = _library.PagedCall(), _library.PagedCall(), _library.CacheCall()
+        self.known = None  # of paged_attention's latest call: the form of its arguments, and what came of looking at them
 
 
 _local = _Local()
@@ -220,8 +221,14 @@ def _scales(device, k_scale, v_scale):
 # ---- attention
 
 
-def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_tables, seq_lens, block_size, max_seq_len, alibi_slopes,
-            kv_cache_dtype, k_scale, v_scale, tp_rank=0, local_blocks=0, vert_stride=0, sparse_block_size=64, head_sliding_step=0):
+def _form(tensor):
+    """What of a tensor is looked at."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _look_at_attention(out, query, key_cache, value_cache, num_kv_heads, block_tables, seq_lens, block_size, max_seq_len, alibi_slopes,
+                       kv_cache_dtype, k_scale, v_scale, *sparse):
+    """The kernels, and the strides of query and caches that they are told."""
     device, dtype = query.device, query.dtype
     if dtype not in _DTYPES:
         raise _invalid(f'query: wants float32, float16 or bfloat16, is {dtype}')
@@ -239,14 +246,28 @@ def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_t
     if alibi_slopes is not None:
         _wants('alibi_slopes', alibi_slopes, device, torch.float32, (query_heads,))
     _scales(device, k_scale, v_scale)
-    sparse = (local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step) if vert_stride > 1 else _NOT_SPARSE
-    handle = _kernels_of(device.index, query_heads, num_kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, sparse)
+    handle = _kernels_of(device.index, query_heads, num_kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type,
+                         sparse if sparse[1] > 1 else _NOT_SPARSE)
+    return handle, _rows('query', query), block_bytes
+
+
+def _attend(v2, out, query, key_cache, value_cache, num_kv_heads, scale, block_tables, seq_lens, block_size, max_seq_len, alibi_slopes,
+            kv_cache_dtype, k_scale, v_scale, tp_rank=0, local_blocks=0, vert_stride=0, sparse_block_size=64, head_sliding_step=0):
+    call, known = _local.paged, _local.known
+    numbers = num_kv_heads, block_size, max_seq_len, kv_cache_dtype, local_blocks, vert_stride, sparse_block_size, tp_rank, head_sliding_step
+    form = (*numbers, *_form(out), *_form(query), *_form(key_cache), *_form(value_cache), *_form(block_tables), *_form(seq_lens),
+            *_form(k_scale), *_form(v_scale), None if alibi_slopes is None else _form(alibi_slopes))
+    if known is None or known[0] != form:  # from layer to layer it is the same
+        of = _look_at_attention(out, query, key_cache, value_cache, num_kv_heads, block_tables, seq_lens, block_size, max_seq_len,
+                                alibi_slopes, kv_cache_dtype, k_scale, v_scale, *numbers[4:])
+        known = _local.known = form, *of
+    _, handle, query_row, block_bytes = known
+    sequences, query_heads, head_dim = query.shape
     workspace = None
     if v2:
         floats = sequences * query_heads * -(-max_seq_len // _PARTITION) * (head_dim + 2)
-        workspace = torch.empty(floats, dtype=torch.float32, device=device)  # PyTorch's own pool, so that captures keep it
-    call = _local.paged
-    call.query, call.query_row, call.out = query.data_ptr(), _rows('query', query), out.data_ptr()
+        workspace = torch.empty(floats, dtype=torch.float32, device=query.device)  # PyTorch's own pool, so that captures keep it
+    call.query, call.query_row, call.out = query.data_ptr(), query_row, out.data_ptr()
     call.key_cache, call.value_cache, call.block_bytes = key_cache.data_ptr(), value_cache.data_ptr(), block_bytes
     call.block_tables, call.table_row, call.seq_lens = block_tables.data_ptr(), block_tables.stride(0), seq_lens.data_ptr()
     call.alibi_slopes = None if alibi_slopes is None else alibi_slopes.data_ptr()

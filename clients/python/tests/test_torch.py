@@ -210,6 +210,27 @@ class Operators(unittest.TestCase):
             for v2 in (False, True):
                 self.assertTrue(torch.equal(outs[v2].view(torch.int16), case.run(v2, longest=longest).view(torch.int16)), (lengths, v2))
 
+    @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
+    def test_bits_are_those_of_a_daemons_paged(self):
+        """The daemon computes with the same kernels over the same layout, in a pool of its own."""
+        for dtype, heads, kv, dim, block in ((torch.bfloat16, 8, 2, 64, 16), (torch.float16, 32, 8, 128, 32), (torch.float32, 4, 4, 80, 8)):
+            case = Case([1, 16, 17, 700, 513, 1500], heads, kv, dim, block, dtype)
+            case.store()
+            daemon = test_engine.Daemon({
+                'geometry': {'layers': 1, 'query_heads': heads, 'kv_heads': kv, 'head_dim': dim, 'block_size': block, 'dtype': NAMES[dtype],
+                             'kv_dtype': NAMES[dtype], 'layout': 'vllm', 'scale': case.scale},
+                'pool': {'blocks': len(case.key_cache)}, 'backend': {'name': 'cuda'}})
+            self.addCleanup(daemon.end)
+            with attnd.Client(daemon.address) as client:
+                lease = client.lease(len(case.key_cache))
+                slots = [lease.blocks[s // block] * block + s % block for s in case.slots]
+                tables = [[lease.blocks[max(b, 0)] for b in row] for row in case.tables.tolist()]
+                client.paged(lease, k=case.k.cpu(), v=case.v.cpu(), slot_mapping=slots, layer=0)
+                for v2 in (False, True):
+                    got = client.paged(lease, case.q.cpu(), tables, case.lengths, layer=0, kernel=1 + v2)
+                    kind = torch.int32 if dtype == torch.float32 else torch.int16
+                    self.assertTrue(torch.equal(got.view(kind), case.run(v2).cpu().view(kind)), (dtype, v2))
+
     def test_a_capture_does_not_compile(self):
         case = Case([20], query_heads=6, kv_heads=3, dim=32)
         graph = torch.cuda.CUDAGraph()
