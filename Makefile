@@ -21,7 +21,7 @@
 #                     from Debian's archive, or from CJSON_DIR=FOLDER
 #   wheel check-python   the Python package (clients/python), in WHEELS=build/release/wheel, CUDA=0: without the CUDA backend; its tests
 #   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes on a GPU
-#                  through libattnd, and from regions of GPU memory
+#                  through libattnd, and from regions of GPU memory; what a token takes a Hugging Face model
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
 #   compile_commands.json install uninstall dist clean
 #
@@ -355,10 +355,13 @@ check-python: $(B)/lib/$(LIBRARY_FILE)
 
 # What a call costs clients with registered memory beyond its step, on the CPU; and a layer those of libattnd, on a GPU.
 .PHONY: bench-clients
-bench-clients: $(B)/attnd $(REGISTERED) $(B)/registered/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
+bench-clients: $(B)/attnd $(B)/lib/$(LIBRARY_FILE) $(REGISTERED) $(B)/registered/bench_registered $(if $(CUDA_INCLUDE),$(B)/bench/bench_library)
 	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_registered.sh
 	$(Q)$(if $(CUDA_INCLUDE),$(B)/bench/bench_library,echo 'skip bench_library: no CUDA headers')
 	$(Q)ATTND=$(CURDIR)/$(B)/attnd bash clients/bench/bench_gpu_regions.sh
+	$(Q)if $(MODELS_PYTHON) -c 'import torch, transformers' 2>/dev/null; then \
+		ATTND_LIBRARY=$(CURDIR)/$(B)/lib/libattnd.so PYTHONPATH=$(CURDIR)/clients/python $(MODELS_PYTHON) -W ignore clients/bench/bench_models.py; \
+		else echo 'skip bench_models: $(MODELS_PYTHON) has no torch and transformers (MODELS_PYTHON=PYTHON)'; fi
 $(B)/registered/bench_registered: $(call object,clients/bench/bench_registered.c clients/registered/client.c)
 	$(say) LD $@
 	$(Q)mkdir -p $(@D)
