@@ -915,6 +915,7 @@ static void finish_taking(struct client_queue *c, struct request *request)
     }
     c->takes_part = true;
     output_of(request)->queue_us = (c->o.state->now_s - request->submitted_s) * 1e6;
+    step_note_request(c->step, output_of(request)->queue_us);
     if (request->queued.slices.begun) { /* still queued for others, until it is done */
         request_list_append(&c->cut, request);
         c->cut_count++;

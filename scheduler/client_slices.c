@@ -291,6 +291,7 @@ void client_slices_add_whole(struct engine_state *state, struct step *step, stru
         part.contents = contents;
         part.cost_us = request->queued.estimate_us / layers;
         step_add(step, &part);
+        step_note_owner(step, request->key, part.row_count);
     }
 }
 
@@ -379,6 +380,7 @@ static bool add_queries_slice(struct engine_state *state, struct step *step, str
     part.o = last ? part.o : NULL;
     part.lse = last ? part.lse : NULL;
     step_add(step, &part);
+    step_note_owner(step, request->key, part.row_count);
     return true;
 }
 

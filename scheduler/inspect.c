@@ -253,6 +253,16 @@ int inspect_stats(struct engine_state *state, struct request *request)
     return inspect_list(state, request);
 }
 
+int inspect_steps(struct engine_state *state, struct request *request)
+{
+    struct request_steps *ask = &request->steps;
+    ask->entries = request_alloc(request, ask->limit, sizeof *ask->entries);
+    if (!ask->entries)
+        return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", ask->limit);
+    ask->count = step_log_read(step_log(state->steps), ask->since, ask->latest, ask->limit, ask->entries);
+    return 0;
+}
+
 /* ---- questions in parts -------------------------------------------------------------------------- */
 
 /* Keep a question, which is answered in parts, one a turn, behind those that came before it. */

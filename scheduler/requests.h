@@ -92,6 +92,7 @@ enum request_change {
     XX(STATS, AT_ONCE, NOTHING, false, inspect_stats)                                                        \
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
+    XX(STEPS, AT_ONCE, NOTHING, false, inspect_steps)                                                        \
     XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
     XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
@@ -414,6 +415,15 @@ struct request_pool {
     uint32_t unowned, row, entry; /* blocks without; the next entry to look at */
 };
 
+/* The latest steps. */
+struct request_steps {
+    uint64_t since; /* those behind this one, the first ones; or */
+    bool latest;    /* the last ones of all */
+    uint32_t limit;
+    struct step_log_entry *entries; /* out: [count], oldest first */
+    uint32_t count;
+};
+
 struct request_check {
     const char *fault; /* out; NULL: none */
     /* How far an audit has come; inspect.c. */
@@ -559,6 +569,7 @@ struct request {
         struct request_listing list;        /* LIST; STATS begins with it, too */
         struct request_stats stats;         /* STATS */
         struct request_pool pool;           /* POOL */
+        struct request_steps steps;         /* STEPS */
         struct request_trim trim;           /* TRIM */
         struct request_doorbell doorbell;   /* DOORBELL */
         struct request_workload workload;   /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */

@@ -17,6 +17,7 @@
 #include "scheduler/calibration.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,6 +80,8 @@ struct step {
     struct cost_work operations; /* its compares, reads and merges */
     double cost_us;              /* estimated of its parts and operations, */
     double estimate_us;          /* and of its plans, once they are made */
+    double forming_s;            /* when what is being formed was begun */
+    struct step_log_entry entry; /* what is known of it for the log */
 };
 
 /* States that slices keep. */
@@ -126,6 +129,7 @@ struct steps {
     float step_us[SAMPLES], idle_us[SAMPLES];
     uint32_t step_rows_of[SAMPLES];
     uint64_t step_bytes_of[SAMPLES];
+    struct step_log log;
 };
 
 /* ---- forming ------------------------------------------------------------------------------------- */
@@ -160,7 +164,10 @@ struct step *step_begin(struct steps *x)
     s->operations = (struct cost_work){0};
     s->compare_count = s->read_count = s->merge_count = 0;
     x->rows_given = x->appends_given = 0;
+    s->forming_s = clock_s();
     if (!continues) {
+        s->entry = (struct step_log_entry){
+            .step = s->number, .begin_s = s->forming_s, .queue_us = NAN, .upload_us = NAN, .merge_us = NAN};
         s->table_row_count = s->loose_count = s->parts_streamed = 0;
         s->has_workloads = s->awaits_client = false;
         memset(s->rows, 0, sizeof s->rows);
@@ -184,6 +191,16 @@ uint32_t step_stream_room(struct steps *x)
 {
     uint32_t left = may_continue(x) ? x->g->layers - latest(x)->parts_streamed : 0;
     return left + (STEPS_IN_FLIGHT - x->in_flight) * x->g->layers;
+}
+
+void step_note_request(struct step *s, double waited_us)
+{
+    s->entry.queue_us = fmaxf(s->entry.queue_us, (float)waited_us); /* of a NAN and a number, the number */
+}
+
+void step_note_owner(struct step *s, uint64_t key, uint32_t rows)
+{
+    step_log_own(&s->entry, key, rows);
 }
 
 uint64_t step_number(const struct steps *x)
@@ -586,18 +603,58 @@ static struct cost_work work_of(const struct steps *x, const struct attention_pa
     return work;
 }
 
+/* Tokens that a pass appends. */
+static uint32_t tokens_of(const struct attention_pass *pass)
+{
+    uint32_t tokens = 0;
+    for (uint32_t i = 0; i < pass->append_count; i++)
+        tokens += pass->appends[i].count;
+    return tokens;
+}
+
 /* Bytes that the plans read, by producer, and how long it all takes. Passes of one plan read the same. */
 static void count_work(struct step *s, const struct attention_pass *passes)
 {
     struct cost_work work = {0}, sum = s->operations;
+    uint32_t tokens = 0, of_workloads = 0;
     sum.copies = s->copies.count;
     for (uint32_t i = 0; i < s->pass_count; i++) {
-        if (i == 0 || passes[i].plan != passes[i - 1].plan || passes[i].appends != passes[i - 1].appends)
+        if (i == 0 || passes[i].plan != passes[i - 1].plan || passes[i].appends != passes[i - 1].appends) {
             work = work_of(s->of, &passes[i]);
+            tokens = tokens_of(&passes[i]);
+        }
+        if (s->passes[i].producer == STEP_OF_CLIENTS)
+            s->entry.appends += tokens;
+        else
+            of_workloads = larger(of_workloads, tokens);
         s->bytes[s->passes[i].producer] += work.tokens * geometry_token_bytes(s->of->g);
         cost_add(&sum, &work);
     }
+    s->entry.appends += of_workloads;
     s->estimate_us = cost_step_us(&s->of->cost, &sum);
+}
+
+/* The copies of what is formed, by kind. */
+static void count_copies(struct step *s)
+{
+    for (uint32_t i = 0; i < s->copies.count; i++) {
+        enum block_copy_kind kind = s->copies.list[i].kind;
+        s->entry.copies += kind == COPY_BLOCK;
+        s->entry.swaps_out += kind == COPY_SWAP_OUT;
+        s->entry.swaps_in += kind == COPY_SWAP_IN;
+    }
+}
+
+/* What the parts of submitting it took; of a step that goes on, all of them together. */
+static void note_times(struct step *s, double laid_out_s, double planned_s)
+{
+    double submitted_s = clock_s();
+    struct step_log_entry *e = &s->entry;
+    e->form_us += (float)((laid_out_s - s->forming_s) * 1e6);
+    e->plan_us += (float)((planned_s - laid_out_s) * 1e6);
+    e->submit_us += (float)((submitted_s - planned_s) * 1e6);
+    if (attention_info(s->of->attention)->on_device)
+        e->upload_us = e->submit_us;
 }
 
 /* Name a row of the tables, once a step. */
@@ -644,6 +701,7 @@ void step_submit(struct step *s)
     assert(s->number == x->number && copies <= x->copies_max);
     assert(s->continues ? s == latest(x) : x->in_flight < STEPS_IN_FLIGHT);
     x->submissions++;
+    double laid_out_s = clock_s();
     uint32_t steady = order_passes(s);
     lay_out(s, x->submitted);
     count_work(s, x->submitted);
@@ -666,7 +724,10 @@ void step_submit(struct step *s)
                                   .stream = s->stream,
                                   .continues = s->continues};
     step.tables = block_tables_ids(x->tables, &step.stride);
+    count_copies(s);
+    double planned_s = clock_s();
     s->ticket = attention_submit(x->attention, &step);
+    note_times(s, laid_out_s, planned_s);
     x->in_flight += !s->continues;
     s->parts_streamed += s->streamed;
     x->submitted_number = s->number;
@@ -732,6 +793,20 @@ static void note_figures(struct steps *x, const struct step *s, double idle_s)
     x->totals.bytes_read += s->cost.bytes;
 }
 
+static void log_step(struct steps *x, struct step *s, double idle_s)
+{
+    struct step_log_entry *e = &s->entry;
+    bool timed = !s->parts_streamed; /* what a caller's stream does meanwhile is not the step's */
+    e->end_s = clock_s();
+    e->compute_us = timed ? (float)(s->cost.seconds * 1e6) : NAN;
+    e->idle_us = timed ? (float)(idle_s * 1e6) : NAN;
+    e->rows_clients = s->rows[STEP_OF_CLIENTS];
+    e->rows_workloads = s->rows[STEP_OF_WORKLOADS];
+    e->sequences = s->table_row_count;
+    e->kv_bytes = s->cost.bytes;
+    step_log_add(&x->log, e);
+}
+
 void step_retire(struct step *s)
 {
     struct steps *x = s->of;
@@ -743,6 +818,7 @@ void step_retire(struct step *s)
     note_slow(x, s);
     block_tables_retire_step(x->tables, s->number, s->table_rows, s->table_row_count);
     note_figures(x, s, times.idle_s);
+    log_step(x, s, times.idle_s);
     x->oldest = (x->oldest + 1) % STEPS_IN_FLIGHT;
     x->in_flight--;
 }
@@ -800,6 +876,11 @@ struct step_stats step_stats(const struct steps *x)
     stats.step_us_p50 = select_value(times, n, n / 2);
     stats.step_us_p99 = select_value(times, n, n * 99 / 100);
     return stats;
+}
+
+const struct step_log *step_log(const struct steps *x)
+{
+    return &x->log;
 }
 
 struct block_tables *step_tables(const struct steps *x)

@@ -19,6 +19,7 @@
 #include "scheduler/cost.h"
 #include "scheduler/planner.h"
 #include "scheduler/roof.h"
+#include "scheduler/step_log.h"
 
 enum {
     STEPS_IN_FLIGHT = ATTENTION_STEPS_IN_FLIGHT,
@@ -131,6 +132,11 @@ bool step_add_compare(struct step *step, const struct kv_compare *compare);
 bool step_add_read(struct step *step, const struct kv_read *read);
 bool step_add_merge(struct step *step, const struct merge_states *merge);
 
+/* For the log of steps. step_note_request: a request of the step waited so long until it was formed.
+ * step_note_owner: so many of its queries are of that key; 0: of none. */
+void step_note_request(struct step *step, double waited_us);
+void step_note_owner(struct step *step, uint64_t key, uint32_t rows);
+
 /* step_us: how long the step will take, estimated of what has been added so far. step_us_of: how long some
  * work takes in a step. */
 double step_us(const struct step *step);
@@ -218,6 +224,7 @@ bool step_roof_turn(struct steps *steps, bool computes, double now_s);
 double step_roof_idle_s(const struct steps *steps, double now_s);
 double step_grouping_us(const struct steps *steps);
 struct step_stats step_stats(const struct steps *steps);
+const struct step_log *step_log(const struct steps *steps);
 
 /* See attention_failure(), attention_fail(), attention_call(). */
 const char *step_failure(const struct steps *steps);

@@ -109,7 +109,8 @@ struct round {
     } costs[WINDOWS_KNOWN]; /* of a layer with that window */
     uint32_t cost_count;
     uint32_t row_count, member_count;
-    double part[WORKLOADS_MAX]; /* of what it costs; by place */
+    double part[WORKLOADS_MAX]; /* of what it costs; by place, like */
+    uint32_t rows_of[WORKLOADS_MAX];
     uint64_t copies;
     struct output_row *rows;   /* [rows_max] */
     struct workload **members; /* [sequences_max] of the sequences that take part */
@@ -825,6 +826,7 @@ static void note_parts(struct workload_run *d, struct round *f)
         of->weighed += f->rows[i].position + 1;
     }
     for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        f->rows_of[i] = (uint32_t)work[i].queries;
         f->part[i] = step_us_of(d->o.state->steps, &work[i]);
         sum_us += f->part[i];
         if (f->part[i] > 0)
@@ -952,6 +954,10 @@ static void add_layers(struct workload_run *d, struct step *step, uint32_t layer
                                        .cost_us = layer_us(d, f, slice->first_layer + i)};
         step_add(step, &part);
     }
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (f->rows_of[i])
+            step_note_owner(step, d->workloads[i]->key, f->rows_of[i]);
+    }
     f->next_layer += layers;
     f->in_flight++;
 }
@@ -1006,6 +1012,8 @@ static void add_part(struct workload_run *d, struct step *step, double room_us)
             slice->first_row = first;
             slice->rows = last ? part.row_count : 0;
             part.cost_us += appends_us;
+            for (uint32_t i = 0; i < part.row_count; i++)
+                step_note_owner(step, f->rows[first + i].w->key, 1);
         }
     }
     if (part.append_count == 0 && part.row_count == 0) { /* no states now: those of others are given back */

@@ -13,12 +13,14 @@
 /* What answers show beside the request's own figures. */
 struct daemon_state;
 struct registered;
+struct steps_beside;
 
 struct render_context {
     const struct config *config;
     const struct attention_info *backend;
     struct roof_report roof;
-    double now_s; /* on the clock of its times */
+    double now_s;     /* on the clock of its times, on which the daemon */
+    double started_s; /* was started then */
     double uptime_s, longest_turn_s;
     uint64_t instance;
     uint64_t tensors_copied;
@@ -51,6 +53,8 @@ struct answer {
     const char *bits;              /* of K and V that come from elsewhere: how they compare */
     bool columns;                  /* of a page of blocks: arrays instead of objects */
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
+
+    const struct steps_beside *beside; /* of a list of steps: what the loop knows; api_steps.c */
 
     struct registered *registered; /* of a client with registered memory: it is delivered there */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api.h - what the files of the API share.
  *
- * There is one file a resource: api_sequences.c, api_kv.c, api_attention.c, api_leases.c, api_workloads.c, and
- * api_observe.c and api_admin.c for the rest. In it, of each endpoint, how a request is read and how its
+ * There is one file a resource: api_sequences.c, api_kv.c, api_attention.c, api_leases.c, api_workloads.c,
+ * api_steps.c, and api_observe.c and api_admin.c for the rest. In it, of each endpoint, how a request is read and how its
  * answer is written stand side by side, and the routes are at its end. A new endpoint is written there, and if
  * it asks the engine for something new, in scheduler/requests.h.
  *
@@ -82,7 +82,7 @@ struct api_resource {
 };
 
 extern const struct api_resource api_admin, api_attention, api_kv, api_leases, api_observe, api_sequences,
-    api_workloads;
+    api_steps, api_workloads;
 
 /* Of a route that answers by itself; of one that asks the engine. Behind them: struct route_about. */
 #define ANSWER(method, path, access, types, status, answer, ...)                                             \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
+#include "config/clock.h"
 #include "config/config.h"
 #include "config/host_memory.h"
 #include "config/log.h"
@@ -468,6 +469,7 @@ static void on_turn(uv_prepare_t *handle)
     struct daemon *d = handle->data;
     double now = processor_s(), took = now - d->turned_s;
     d->turned_s = now;
+    loop_turns_add(&d->state.turns, clock_s(), took);
     for (int i = 0; i < ROUTES_TURNS; i++) {
         double kept = d->state.longest_turns_s[i];
         if (took <= kept)

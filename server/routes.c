@@ -28,8 +28,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct api_resource *const resources[] = {
-    &api_observe, &api_sequences, &api_kv, &api_attention, &api_leases, &api_workloads, &api_admin};
+static const struct api_resource *const resources[] = {&api_observe,   &api_steps,     &api_sequences,
+                                                       &api_kv,        &api_attention, &api_leases,
+                                                       &api_workloads, &api_admin};
 
 enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
@@ -145,7 +146,13 @@ static bool has_large_body(const struct http_exchange *x)
 static void estimate_memory(const struct http_exchange *x, const struct config *config, uint64_t *lists,
                             uint64_t *answer)
 {
-    enum { LITTLE = 64 << 10, LISTS_FACTOR = 16, PAGE_LISTS = 1 << 20, MADE_ANSWER = 1 << 20 };
+    enum {
+        LITTLE = 64 << 10,
+        LISTS_FACTOR = 16,
+        PAGE_LISTS = 1 << 20,
+        MADE_ANSWER = 1 << 20,
+        TABLE_ANSWER = 256 << 10
+    };
     uint64_t of_body = LITTLE + LISTS_FACTOR * (uint64_t)x->body.n;
     *lists = LITTLE;
     *answer = LITTLE;
@@ -173,6 +180,7 @@ static void estimate_memory(const struct http_exchange *x, const struct config *
     case REQUEST_LIST:
     case REQUEST_STATS:
     case REQUEST_POOL:
+    case REQUEST_STEPS:
         *lists = PAGE_LISTS;
         *answer = HTTP_REPLY_BYTES_MAX;
         break;
@@ -787,6 +795,7 @@ void routes_deliver(struct daemon_state *daemon)
         .backend = engine_backend(daemon->engine),
         .roof = engine_roof(daemon->engine),
         .now_s = engine_now_s(daemon->engine),
+        .started_s = (double)daemon->started_ns * 1e-9,
         .tensors_copied = daemon->tensors_copied,
         .connections = daemon->connections ? http_connections_open(daemon->connections) : 0,
         .memory_used = atomic_load(&daemon->memory.used),

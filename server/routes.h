@@ -6,6 +6,7 @@
 #include "config/memory_budget.h"
 #include "scheduler/engine.h"
 #include "server/http_exchange.h"
+#include "server/loop_turns.h"
 
 #include <uv.h>
 
@@ -32,6 +33,7 @@ struct daemon_state {
     uint32_t streams;                     /* requests that streamed answers keep */
     uint32_t uploads;                     /* traces being read */
     double longest_turns_s[ROUTES_TURNS]; /* of the loop: processor time between two waits; longest first */
+    struct loop_turns turns;              /* the latest ones */
     struct memory_budget memory;          /* memory.bytes */
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
     struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
