@@ -452,7 +452,8 @@ struct request_workload {
     struct workload_output *outputs; /* out: [output_count], and their rows one behind the other */
     uint8_t *output_rows;
     uint32_t output_count;
-    bool more; /* out: there are more outputs already */
+    bool more;                        /* out: there are more outputs already */
+    struct workload_table_row *table; /* out: [report.table_rows], beside the report; NULL: none */
 };
 
 /* ---- a request ----------------------------------------------------------------------------------- */

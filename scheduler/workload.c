@@ -111,6 +111,7 @@ void workload_destroy(struct workload *w)
     if (w) {
         forget_contents(w);
         workload_outputs_destroy(w->kept);
+        free(w->table);
     }
     free(w);
 }
@@ -121,7 +122,7 @@ uint64_t workload_bytes(const struct workload *w, const struct geometry *g)
            (uint64_t)w->report.sequences * (sizeof *w->sequences + sizeof *w->waiting + sizeof *w->filling) +
            (uint64_t)w->content_count * sizeof *w->filling +
            (uint64_t)w->report.verify_rows * (sizeof *w->samples + geometry_q_row_bytes(g)) +
-           2 * w->outputs_room;
+           2 * w->outputs_room + (uint64_t)w->table_room * sizeof *w->table;
 }
 
 /* Room for `n` more elements behind `count`. */
@@ -339,7 +340,8 @@ int workload_close(struct workload *w, const struct geometry *g, uint32_t blocks
     w->sequences = calloc(w->report.sequences, sizeof *w->sequences);
     w->waiting = calloc(w->report.sequences, sizeof *w->waiting);
     w->filling = calloc((size_t)w->content_count + w->report.sequences, sizeof *w->filling);
-    if (!w->sequences || !w->waiting || !w->filling)
+    w->table = w->table_room ? calloc(w->table_room, sizeof *w->table) : NULL;
+    if (!w->sequences || !w->waiting || !w->filling || !w->table != !w->table_room)
         return ATTND_NO_MEMORY;
     for (uint32_t i = 0; i < w->request_count; i++) {
         const struct workload_request *r = &w->requests[i];
@@ -423,6 +425,16 @@ struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint
     XXH3_128bits_update(&state, o, bytes);
     XXH128_hash_t hash = XXH3_128bits_digest(&state);
     return (struct workload_hash){hash.low64, hash.high64};
+}
+
+void workload_note_round(struct workload *w, const struct workload_table_row *row)
+{
+    if (!w->table)
+        return;
+    if (w->report.table_rows < w->table_room)
+        w->table[w->report.table_rows++] = *row;
+    else
+        w->report.table_left_out++;
 }
 
 void workload_digest(struct workload *w, struct workload_hash hash)

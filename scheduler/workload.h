@@ -31,6 +31,7 @@ enum {
     WORKLOAD_SPANS_MAX = 1 << 21,
     WORKLOAD_FORKS_MAX = 1000,
     WORKLOAD_VERIFY_MAX = 4096,
+    WORKLOAD_TABLE_MAX = 4096, /* rows */
     WORKLOAD_OWNER_BYTES = 64,
     WORKLOAD_REASON_BYTES = 256
 };
@@ -79,6 +80,14 @@ struct workload_sample {
     bool taken; /* its output stands in workload.outputs */
 };
 
+/* A row of the table that simulators of serving read: a round, which is one token of each sequence that decodes, and
+ * some of the prompts of others, through all layers. */
+struct workload_table_row {
+    uint32_t prefill_chunk, kv_prefill; /* tokens of prompts; how many stood before them, on average */
+    uint32_t n_decode, kv_decode;       /* sequences that decode; likewise */
+    float time_us;                      /* of its steps, whoever else is in them */
+};
+
 enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, WORKLOAD_CANCELLED };
 
 /* Why one was cancelled. */
@@ -104,6 +113,8 @@ struct workload_report {
     struct percentiles step_us, queue_us, first_token_us, per_token_us;
     uint32_t blocks, blocks_held, blocks_peak; /* of the pool: all; held now, and at most so far */
     uint64_t saved_tokens_peak;                /* that sharing kept from being stored */
+    uint32_t table_rows;                       /* of workload.table that are there, */
+    uint64_t table_left_out;                   /* and rounds for which it had no room */
     uint64_t forks, copies, preemptions;
     uint64_t digest_high, digest_low;
     uint32_t verify_rows, verify_done;
@@ -122,10 +133,12 @@ struct workload {
     struct workload_sample *samples;     /* [report.verify_rows] by ordinal, position and layer */
     struct memory_budget *budget;        /* where `charged` bytes have been taken for its lists */
     uint64_t charged;
-    bool awaited;                  /* its client will take the report at its end */
-    size_t outputs_room;           /* bytes of outputs that wait for the client; 0: it wants none */
-    struct workload_outputs *kept; /* NULL: likewise */
-    uint8_t *outputs;              /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
+    bool awaited;                     /* its client will take the report at its end */
+    size_t outputs_room;              /* bytes of outputs that wait for the client; 0: it wants none */
+    struct workload_outputs *kept;    /* NULL: likewise */
+    uint32_t table_room;              /* rows that the client asked for; made by workload_close(), */
+    struct workload_table_row *table; /* [table_room]; NULL: none. It stays as long as the report */
+    uint8_t *outputs;                 /* [report.verify_rows][query_heads][head_dim] of geometry.dtype */
     uint32_t request_count, request_room, span_count, span_room;
     uint32_t longest;                   /* tokens of its longest sequence */
     uint32_t widest;                    /* sequences of its request with the most forks */
@@ -209,6 +222,9 @@ struct workload_hash {
  * (each 8 bytes, little-endian) and the bytes. Any thread. */
 struct workload_hash workload_hash_row(uint32_t ordinal, uint32_t position, uint32_t layer, const void *o,
                                        size_t bytes);
+
+/* workload_note_round: a round of the workload is over; the row goes into its table, if it has one. */
+void workload_note_round(struct workload *w, const struct workload_table_row *row);
 
 /* workload_digest(w, hash): add it to the digest, a sum modulo 2^128, so that order does not matter. */
 void workload_digest(struct workload *w, struct workload_hash hash);

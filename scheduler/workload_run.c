@@ -111,6 +111,11 @@ struct round {
     uint32_t row_count, member_count;
     double part[WORKLOADS_MAX]; /* of what it costs; by place, like */
     uint32_t rows_of[WORKLOADS_MAX];
+    struct round_shape {
+        uint64_t prefill, prefill_tokens; /* tokens of prompts; the sum of those that stand before each */
+        uint64_t decode, decode_tokens;   /* sequences that decode; likewise */
+    } shape[WORKLOADS_MAX];
+    double busy_s; /* of its steps that have retired */
     uint64_t copies;
     struct output_row *rows;   /* [rows_max] */
     struct workload **members; /* [sequences_max] of the sequences that take part */
@@ -836,11 +841,21 @@ static void note_parts(struct workload_run *d, struct round *f)
         f->part[i] /= sum_us > 0 ? sum_us : 1;
 }
 
+/* Count a sequence that appends so many tokens behind the first ones. */
+static void note_shape(struct round_shape *shape, const struct running *r, uint32_t first, uint32_t appended)
+{
+    bool decodes = first >= r->fill;
+    *(decodes ? &shape->decode : &shape->prefill) += appended;
+    *(decodes ? &shape->decode_tokens : &shape->prefill_tokens) += (uint64_t)first * appended;
+}
+
 /* Take part for good: blocks are reserved. */
 static void enter_round(struct workload_run *d)
 {
     struct round *f = &d->rounds[d->now];
     d->round_number++;
+    memset(f->shape, 0, sizeof f->shape);
+    f->busy_s = 0;
     for (uint32_t i = 0, row = 0; i < f->member_count; i++) {
         struct running *r = &d->running[d->members[i]];
         struct workload_report *report = &r->w->report;
@@ -851,6 +866,8 @@ static void enter_round(struct workload_run *d)
             r->w->round_number = d->round_number;
             reservation_begin_round(d->o.state, place_of(d, r->w));
         }
+        if (r->w->table)
+            note_shape(&f->shape[place_of(d, r->w)], r, first, appended);
         if (appended) {
             bool decodes = end >= r->fill && r->in[d->now].done >= end;
             reservation_note_run(d->o.state, r->row, end, decodes);
@@ -1295,6 +1312,7 @@ static void note_step(struct workload_run *d, struct round *f, const struct step
     uint64_t saved = counts.tokens_logical - counts.tokens_physical;
     double seconds = step_cost(step).seconds;
     d->steps_noted++;
+    f->busy_s += seconds;
     for (uint32_t i = 0; i < f->member_count; i++) {
         struct workload *w = f->members[i];
         if (w->noted_step == d->steps_noted)
@@ -1368,6 +1386,24 @@ static bool end_rounds(struct workload_run *d)
     return any;
 }
 
+static uint32_t mean(uint64_t sum, uint64_t n)
+{
+    return n ? (uint32_t)((sum + n / 2) / n) : 0;
+}
+
+/* All layers of a round are computed: it goes into the tables of its workloads. */
+static void note_round(struct workload_run *d, const struct round *f)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        const struct round_shape *s = &f->shape[i];
+        const struct workload_table_row row = {(uint32_t)s->prefill, mean(s->prefill_tokens, s->prefill),
+                                               (uint32_t)s->decode, mean(s->decode_tokens, s->decode),
+                                               (float)(f->busy_s * 1e6)};
+        if (s->prefill + s->decode)
+            workload_note_round(d->workloads[i], &row);
+    }
+}
+
 void workload_run_retire(struct workload_run *d, const struct step *step)
 {
     const struct slice *slice = &d->slices[step_slot(step)];
@@ -1379,6 +1415,7 @@ void workload_run_retire(struct workload_run *d, const struct step *step)
     d->o.state->epoch++;
     if (--f->in_flight > 0 || f->next_layer < d->g->layers)
         return;
+    note_round(d, f);
     f->ends = true;
     f->left = UINT32_MAX; /* all */
     (void)end_rounds(d);
@@ -1439,6 +1476,15 @@ static void give_outputs(struct workload_run *d, struct workload *w, struct requ
     out->more = workload_outputs_any(w->kept);
 }
 
+/* Copy the table into the answer that has the report. */
+static void give_table(const struct workload *w, struct request *request)
+{
+    struct workload_table_row *copy = request_alloc(request, w->report.table_rows, sizeof *copy);
+    if (copy)
+        memcpy(copy, w->table, w->report.table_rows * sizeof *copy);
+    request->workload.table = copy;
+}
+
 static void tell(struct workload_run *d, struct workload *w, struct request *request)
 {
     struct workload_report *report = request_alloc(request, 1, sizeof *report);
@@ -1446,6 +1492,8 @@ static void tell(struct workload_run *d, struct workload *w, struct request *req
     request->workload.report = report;
     if (request->workload.takes_outputs && w->kept)
         give_outputs(d, w, request);
+    if (has_ended(w) && w->table && !request->workload.more)
+        give_table(w, request);
     if (has_ended(w) && request->workload.waits && !request->workload.more)
         w->awaited = false;
 }

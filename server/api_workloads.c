@@ -7,6 +7,7 @@
 #include "server/workload_parse.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -98,9 +99,43 @@ static void write_word(struct json_writer *w, const char *name, const char *word
         json_null(w, name);
 }
 
-/* A workload as it stands: progress, or the report at its end. */
+/* One column of a table: its member at `offset` of each row. */
+static void write_column(struct json_writer *w, const char *name, const struct workload_table_row *rows,
+                         uint32_t n, size_t offset)
+{
+    json_open(w, name, '[');
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t value;
+        memcpy(&value, (const char *)&rows[i] + offset, sizeof value);
+        json_uint(w, NULL, value);
+    }
+    json_close(w, ']');
+}
+
+/* The rounds, in the columns that simulators of serving read. */
+static void write_table(struct json_writer *w, const struct workload_report *r,
+                        const struct workload_table_row *rows)
+{
+    json_open(w, "table", '{');
+    json_uint(w, "left_out", r->table_left_out);
+    json_open(w, "columns", '{');
+#define COLUMN(name) write_column(w, #name, rows, r->table_rows, offsetof(struct workload_table_row, name))
+    COLUMN(prefill_chunk);
+    COLUMN(kv_prefill);
+    COLUMN(n_decode);
+    COLUMN(kv_decode);
+#undef COLUMN
+    json_open(w, "time_us", '[');
+    for (uint32_t i = 0; i < r->table_rows; i++)
+        json_double(w, NULL, round((double)rows[i].time_us * 10) / 10);
+    json_close(w, ']');
+    json_close(w, '}');
+    json_close(w, '}');
+}
+
+/* A workload as it stands: progress, or the report at its end, perhaps with a table. */
 static void write_report(struct json_writer *w, const struct workload_report *r,
-                         const struct render_context *c)
+                         const struct workload_table_row *table, const struct render_context *c)
 {
     static const char *const states[] = {"running", "verifying", "finished", "cancelled"},
                              *const reasons[] = {NULL, "request", "deadline", "failure"};
@@ -153,6 +188,8 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
              (unsigned long long)r->digest_low);
     json_string(w, "digest", digest);
     write_verify(w, r);
+    if (table)
+        write_table(w, r, table);
     json_close(w, '}');
 }
 
@@ -163,7 +200,7 @@ static void render_workloads(struct http_exchange *x, const struct request *requ
     json_open(w, NULL, '{');
     json_open(w, "items", '[');
     for (uint32_t i = 0; i < request->workload.count; i++)
-        write_report(w, &request->workload.report[i], c);
+        write_report(w, &request->workload.report[i], NULL, c);
     json_close(w, ']');
     json_close(w, '}');
     json_raw(w, "\n");
@@ -215,7 +252,7 @@ static void render_workload(struct http_exchange *x, const struct request *reque
     }
     if (!of->more) {
         begin_line(&x->reply, events, has_ended(of->report) ? "report" : "progress");
-        write_report(&x->reply, of->report, c);
+        write_report(&x->reply, of->report, of->table, c);
         end_line(&x->reply, events);
     }
     if (request->kind == REQUEST_WORKLOAD_START)
@@ -232,7 +269,7 @@ static const struct api_schema schemas[] = {
      "cv?:number(0..100)} verify?:{rows?:uint(0..4096)} return?:(digest|outputs) prefill?:(append|attend) "
      "sharing?:(auto|on|off) deadline_s?:number length_scale?:number time_scale?:number "
      "prefix_share?:{fraction?:number(0..1) length:uint(1..)} fork_share?:{fraction?:number(0..1) "
-     "at?:uint(1..) count?:uint(1..1000)}}"},
+     "at?:uint(1..) count?:uint(1..1000)} table?:uint(0..4096)}"},
     {"Percentiles", "{p50:number p90:number p99:number}"},
     {"Workload",
      "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|failure)? owner:text? "
@@ -243,7 +280,8 @@ static const struct api_schema schemas[] = {
      "roof_gb_per_s:number roof_fraction:number above_roof?:text blocks:{total:uint held:uint peak:uint "
      "saved_peak:uint} "
      "forks:uint copies:uint preemptions:uint digest:text verify:{rows:uint done:uint largest_error:number? "
-     "tolerance:number ok:bool?}?}"},
+     "tolerance:number ok:bool?}? table?:{left_out:uint columns:{prefill_chunk:[uint] kv_prefill:[uint] "
+     "n_decode:[uint] kv_decode:[uint] time_us:[number]}}}"},
     {"Workloads", "{items:[Workload]}"},
     {NULL, NULL},
 };
@@ -255,7 +293,7 @@ static const struct route routes[] = {
               "seed?:uint verify?:uint(0..4096) count?:uint(1..131072) length_scale?:number "
               "time_scale?:number prefill?:(append|attend) sharing?:(auto|on|off) return?:(digest|outputs) "
               "deadline_s?:number prefix_fraction?:number(0..1) prefix_length?:uint fork_at?:uint "
-              "fork_fraction?:number(0..1) fork_count?:uint",
+              "fork_fraction?:number(0..1) fork_count?:uint table?:uint(0..4096)",
               "NewWorkload", "Workload", 202),
     ASK(GET, "/v1/workloads", READ, WORKLOADS, SMALL, api_parse_nothing, render_workloads, 200,
         "Workloads, the newest first", NULL, NULL, "Workloads", 0),

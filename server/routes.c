@@ -184,6 +184,11 @@ static void estimate_memory(const struct http_exchange *x, const struct config *
         *lists = PAGE_LISTS;
         *answer = HTTP_REPLY_BYTES_MAX;
         break;
+    case REQUEST_WORKLOAD: /* perhaps a table */
+    case REQUEST_WORKLOAD_CANCEL:
+        *lists = LITTLE + WORKLOAD_TABLE_MAX * sizeof(struct workload_table_row);
+        *answer = TABLE_ANSWER;
+        break;
     case REQUEST_BATCH:
     case REQUEST_WORKLOAD_START: /* perhaps a stream of outputs */
         *lists = REQUEST_ARENA_BYTES;
@@ -773,7 +778,8 @@ static void after_write(uv_work_t *work, int status)
 static bool writes_long(const struct request *request)
 {
     const struct answer *answer = answer_of(request);
-    return request->status == 0 && (!answer->streams || request->workload.output_count > 0) &&
+    bool little = answer->streams && request->workload.output_count == 0 && !request->workload.table;
+    return request->status == 0 && !little &&
            (request->arena_used > LONG_LIST_BYTES ||
             (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
 }

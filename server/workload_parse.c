@@ -30,7 +30,7 @@ static const double ARRIVAL_S_MAX = 1e7, SCALE_MAX = 1e4, RATE_MAX = 1e6;
 
 /* What is asked for beside the requests. */
 struct options {
-    int64_t seed, verify_rows, count;
+    int64_t seed, verify_rows, count, table_rows;
     double deadline_s;
     bool attend_prompt, returns_outputs;
     enum sharing sharing;
@@ -80,6 +80,7 @@ static struct workload *make_workload(const struct http_exchange *x, const struc
         w->attend_prompt = o->attend_prompt;
         w->report.sharing = o->sharing;
         w->report.deadline_s = o->deadline_s;
+        w->table_room = (uint32_t)o->table_rows;
         w->outputs_room = o->returns_outputs ? WORKLOAD_OUTPUTS_ROOM : 0;
         if (x->known && x->key)
             snprintf(w->report.owner, sizeof w->report.owner, "%s", x->key->name);
@@ -87,7 +88,7 @@ static struct workload *make_workload(const struct http_exchange *x, const struc
     return w;
 }
 
-/* "sharing", "prefill", "return" and "deadline_s", which both formats have. */
+/* "sharing", "prefill", "return", "table" and "deadline_s", which both formats have. */
 static int read_words(struct arguments *a, struct options *o)
 {
     static const char *const prefills[] = {"append", "attend"}, *const returns[] = {"digest", "outputs"};
@@ -99,6 +100,8 @@ static int read_words(struct arguments *a, struct options *o)
         rc = arguments_word(a, "prefill", prefills, 2, &prefill);
     if (rc == 0)
         rc = arguments_word(a, "return", returns, 2, &what);
+    if (rc == 0)
+        rc = arguments_integer(a, "table", 0, WORKLOAD_TABLE_MAX, &o->table_rows);
     if (rc == 0)
         rc = arguments_number(a, "deadline_s", 1e-3, o->deadline_s, &o->deadline_s);
     o->sharing = (enum sharing)sharing;
@@ -372,10 +375,10 @@ static int read_requests(struct arguments *a, struct workload_builder *b)
 
 static int parse_json(struct http_exchange *x, const struct config *config, struct workload **workload)
 {
-    static const char *const names[] = {"seed",       "sequences",    "shape",      "trace",
-                                        "count",      "arrival",      "verify",     "return",
-                                        "prefill",    "length_scale", "time_scale", "prefix_share",
-                                        "fork_share", "sharing",      "deadline_s", NULL};
+    static const char *const names[] = {
+        "seed",       "sequences", "shape",      "trace",        "count",      "arrival",
+        "verify",     "return",    "prefill",    "length_scale", "time_scale", "prefix_share",
+        "fork_share", "sharing",   "deadline_s", "table",        NULL};
     struct arguments a;
     struct options options = default_options(config);
     struct workload_builder builder;
@@ -502,10 +505,10 @@ static int read_trace(struct http_exchange *x, const char *bytes, size_t n)
 
 static int read_query(struct http_exchange *x, struct options *o)
 {
-    static const char *const names[] = {
-        "seed",          "verify",     "count",           "length_scale",  "time_scale",
-        "prefill",       "sharing",    "prefix_fraction", "prefix_length", "fork_at",
-        "fork_fraction", "fork_count", "return",          "deadline_s",    NULL};
+    static const char *const names[] = {"seed",          "verify",     "count",         "length_scale",
+                                        "time_scale",    "prefill",    "sharing",       "prefix_fraction",
+                                        "prefix_length", "fork_at",    "fork_fraction", "fork_count",
+                                        "return",        "deadline_s", "table",         NULL};
     struct workload_shaping *s = &o->shaping;
     int64_t length = 0, at = 0, forks = 1;
     struct arguments a;

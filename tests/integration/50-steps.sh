@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The latest steps as a table and as a trace: what they say agrees with what was asked and with each other; by
+# The latest steps as a table and as a trace, and a workload's table: what they say agrees with what was asked and with each other; by
 # owner; who may see them.
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl
 step() { jq -c ".columns | [$1]" "$WORK/steps"; }
+table() { jq -c ".table | $1" "$WORK/report"; }
 workload() { curl -s -H 'Accept: application/x-ndjson' --json "$1" "$URL/v1/workloads" | tail -n 1 >"$WORK/report"; }
 
 start_daemon --config config/tiny.jsonc --backend cpu
@@ -34,6 +35,24 @@ curl -s -o /dev/null --json "{\"sequences\":[8],\"k\":[$row],\"v\":[$row]}" "$UR
 curl -s -o /dev/null --json '{"ids":[9]}' "$URL/v1/sequences/8/fork"
 curl -s -o /dev/null --json "{\"sequences\":[9],\"k\":[$row],\"v\":[$row]}" "$URL/v1/append"
 expect 'a copy' 1 "$(curl -s "$URL/v1/steps?limit=1" | jq -c '.columns.copies[0]')"
+
+# ---- a workload, and its table
+workload '{"sequences":[{"count":2,"prompt":6,"decode":3}],"table":100}'
+expect 'a round a row: prompts, then a token of each' '[[12,0,0],[0,0,0],[0,2,2],[0,6,7],0]' \
+    "$(table '.columns | [.prefill_chunk[:3], .kv_prefill[:3], .n_decode[:3], .kv_decode[:3]] + [(.time_us | map(select(. <= 0)) | length)]')"
+expect 'as many rows as rounds' true "$(jq '.table | .left_out == 0 and ([.columns[] | length] | unique == [4])' "$WORK/report")"
+expect 'all tokens are in it' '12 6' "$(table '.columns | "\(.prefill_chunk | add) \(.n_decode | add)"' | tr -d '"')"
+workload '{"sequences":[{"count":1,"prompt":1,"decode":9}],"table":3}'
+expect 'it is bounded' '[3,7]' "$(table '[(.columns.time_us | length), .left_out]')"
+expect 'and shown later' '[3,7]' "$(curl -s "$URL/v1/workloads/2" | jq -c '.table | [(.columns.time_us | length), .left_out]')"
+expect 'but in no list' false "$(curl -s "$URL/v1/workloads" | jq '[.items[] | has("table")] | any')"
+workload '{"sequences":[{"decode":2}]}'
+expect 'who does not ask has none' false "$(jq 'has("table")' "$WORK/report")"
+expect 'nor more than there may be' '422 422' \
+    "$(curl -s --json '{"sequences":[{"decode":2}],"table":4097}' "$URL/v1/workloads" | jq .status) $(
+        curl -s -H 'Content-Type: text/csv' --data-binary '2023-11-16 18:15:46.6805900,4,2' "$URL/v1/workloads?table=4097" | jq .status)"
+expect 'a trace may ask, too' 3 "$(curl -s -H 'Accept: application/x-ndjson' -H 'Content-Type: text/csv' \
+    --data-binary '2023-11-16 18:15:46.6805900,4,2' "$URL/v1/workloads?table=9" | tail -n 1 | jq '.table.columns.time_us | length')"
 
 # ---- more than the ring has room for
 workload '{"sequences":[{"count":1,"prompt":1,"decode":60}]}'
