@@ -826,3 +826,50 @@ void config_print_keys(FILE *out)
     for (size_t i = 0; i < KEY_COUNT; i++)
         fprintf(out, "  %-24s %-18s %s\n", keys[i].path, keys[i].fallback, keys[i].help);
 }
+
+/* What a key may be, in words. */
+static void print_range(FILE *out, const struct key *key)
+{
+    switch (key->kind) {
+    case KIND_ENUM:
+        for (size_t i = 0; key->names[i]; i++)
+            fprintf(out, "%s%s", i ? " | " : "", key->names[i]);
+        break;
+    case KIND_U32:
+        fprintf(out, "integer, %.0f to %.0f", key->min, key->max);
+        break;
+    case KIND_BYTES:
+        if (key->max >= (double)INT64_MAX)
+            fprintf(out, "integer of %.0f or more, or a size such as \"8GiB\"", key->min);
+        else
+            fprintf(out, "integer, %.0f to %.0f, or a size such as \"8GiB\"", key->min, key->max);
+        break;
+    case KIND_F32:
+        fprintf(out, "number, %g to %g", key->min, key->max);
+        break;
+    case KIND_WINDOW:
+        fputs("integer, or a list of these", out);
+        break;
+    case KIND_LISTEN:
+        fputs("address, or a list of these", out);
+        break;
+    case KIND_LISTENER:
+        fputs("address", out);
+        break;
+    case KIND_STRING:
+        fprintf(out, "string of at most %d bytes", CONFIG_STRING_BYTES - 1);
+        break;
+    case KIND_CONSTANTS:
+        fputs("number, or a list of these", out);
+        break;
+    }
+}
+
+void config_describe_keys(FILE *out)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        fprintf(out, "%s\t%s\t", keys[i].path, keys[i].fallback);
+        print_range(out, &keys[i]);
+        fprintf(out, "\t%s\n", keys[i].help);
+    }
+}

@@ -162,4 +162,7 @@ void config_print_bytes(FILE *out, const char *what, uint64_t bytes);
 /* config_print_keys: every key with its default and meaning, for --help. */
 void config_print_keys(FILE *out);
 
+/* config_describe_keys: a line a key: path, default, what it may be, meaning, with tabs between. attnd.jsonc(5) is made of it. */
+void config_describe_keys(FILE *out);
+
 #endif

@@ -781,9 +781,15 @@ static void note_slow(struct steps *x, const struct step *s)
              (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
 }
 
+const double step_time_bounds[STEP_TIMES] = {2.5e-5, 5e-5, 1e-4,   2.5e-4, 5e-4, 1e-3, 2.5e-3,
+                                             5e-3,   1e-2, 2.5e-2, 5e-2,   0.1,  0.25, 1};
+
 static void note_figures(struct steps *x, const struct step *s, double idle_s)
 {
-    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES), rows = step_row_count(s);
+    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES), rows = step_row_count(s), time = 0;
+    while (time < STEP_TIMES && s->cost.seconds > step_time_bounds[time])
+        time++;
+    x->totals.times[time]++;
     x->idle_us[at] = (float)(idle_s * 1e6);
     x->step_us[at] = (float)(s->cost.seconds * 1e6);
     x->step_rows_of[at] = rows;

@@ -54,9 +54,15 @@ struct step_cost {
     uint64_t bytes; /* of K and V that its plans read */
 };
 
+/* Upper bounds, in seconds, of the buckets in which steps are counted by what they took. */
+enum { STEP_TIMES = 14 };
+extern const double step_time_bounds[STEP_TIMES];
+
 /* Of the latest steps, and since start. */
 struct step_stats {
     uint64_t steps, bytes_read;
+    uint64_t times[STEP_TIMES +
+                   1]; /* steps that took at most so long, and longer than the one before; the last: longer */
     double busy_s;
     uint32_t rows_p50, rows_max;
     double step_us_p50, step_us_p99;

@@ -6,12 +6,14 @@
 
 #include "config/config.h"
 #include "scheduler/requests.h"
+#include "server/http_connection.h"
 #include "server/http_exchange.h"
 
 #include <uv.h>
 
 /* What answers show beside the request's own figures. */
 struct daemon_state;
+struct http_tally;
 struct registered;
 struct steps_beside;
 
@@ -19,14 +21,18 @@ struct render_context {
     const struct config *config;
     const struct attention_info *backend;
     struct roof_report roof;
-    double now_s;     /* on the clock of its times, on which the daemon */
-    double started_s; /* was started then */
+    double now_s;          /* on the clock of its times, on which the daemon */
+    double started_s;      /* was started then; */
+    double started_unix_s; /* the same as Unix time */
     double uptime_s, longest_turn_s;
     uint64_t instance;
     uint64_t tensors_copied;
     size_t staging_used;
     uint64_t memory_used, memory_limit, memory_refused;
-    uint32_t connections; /* that are open */
+    struct http_connection_counts connections, managers;
+    uint32_t calls, streams, uploads; /* under way */
+    bool leaving;                     /* the daemon is to end */
+    const struct http_tally *tally;
 };
 
 /* Writes the answer of a request that has succeeded into `x`. */

@@ -157,6 +157,8 @@ void api_write_next(struct json_writer *w, uint64_t next);
 
 /* "gb_per_s" beside the roof, its fraction of that, and, where it is above it, why. */
 void api_write_rate(struct json_writer *w, double gb_per_s, const struct roof_report *roof);
+/* Of the latest steps: the time to read their K and V at the roof, over the time they took. */
+double api_latest_fraction(const struct engine_stats *stats, const struct render_context *c);
 /* "roof_fraction", and why it is above 1. */
 void api_write_fraction(struct json_writer *w, double fraction, const struct roof_report *roof);
 /* The members of a Roof: how the roof was measured, as of now_s on the engine's clock. */

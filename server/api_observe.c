@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
-#include "config/log.h"
 #include "config/registered.h"
 #include "server/access.h"
 #include "server/api.h"
+#include "server/metrics.h"
 #include "config/version.h"
 
 #include <math.h>
@@ -202,7 +202,7 @@ static double ideal_seconds(const struct engine_stats *s, const struct render_co
     return c->roof.gb_per_s > 0 ? (double)s->steps.latest.bytes / (c->roof.gb_per_s * 1e9) : 0;
 }
 
-static double latest_fraction(const struct engine_stats *s, const struct render_context *c)
+double api_latest_fraction(const struct engine_stats *s, const struct render_context *c)
 {
     return s->steps.latest.seconds > 0 ? ideal_seconds(s, c) / s->steps.latest.seconds : 0;
 }
@@ -275,7 +275,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     json_uint(w, "bytes_read", s->steps.latest.bytes);
     json_double(w, "seconds", s->steps.latest.seconds);
     json_double(w, "ideal_seconds", ideal_seconds(s, c));
-    api_write_fraction(w, latest_fraction(s, c), &c->roof);
+    api_write_fraction(w, api_latest_fraction(s, c), &c->roof);
     json_close(w, '}');
     json_close(w, '}');
     json_open(w, "sequences", '{');
@@ -295,121 +295,6 @@ static int parse_metrics(struct http_exchange *x, struct request *request, const
 {
     request->page.limit = 1;
     return api_parse_nothing(x, request, config);
-}
-
-/* One family of /metrics: its help and type, then by write_sample() its samples. */
-static void write_family(struct json_writer *w, const char *name, const char *type, const char *help)
-{
-    char text[256];
-    snprintf(text, sizeof text, "# HELP attnd_%s %s\n# TYPE attnd_%s %s\n", name, help, name, type);
-    json_raw(w, text);
-}
-
-/* `label` is "" or the labels in braces. */
-static void write_sample(struct json_writer *w, const char *name, const char *label, double value)
-{
-    char text[160];
-    snprintf(text, sizeof text, "attnd_%s%s %.17g\n", name, label, value);
-    json_raw(w, text);
-}
-
-static void write_metric(struct json_writer *w, const char *name, const char *type, const char *help,
-                         double value)
-{
-    write_family(w, name, type, help);
-    write_sample(w, name, "", value);
-}
-
-/* Prometheus text format 0.0.4, from the figures of /stats. */
-static void render_metrics(struct http_exchange *x, const struct request *request,
-                           const struct render_context *c)
-{
-    const struct engine_stats *s = &request->stats.all;
-    const struct block_pool_counts *p = &s->pool;
-    const struct block_tables_counts *t = &s->tables;
-    struct json_writer *w = &x->reply;
-    const double blocks[] = {p->free, p->held, p->cached, p->fenced};
-    char label[64];
-    x->content_type = "text/plain; version=0.0.4; charset=utf-8";
-    write_family(w, "blocks", "gauge", "KV blocks by state.");
-    for (int i = 0; i < 4; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", api_block_states[i]);
-        write_sample(w, "blocks", label, blocks[i]);
-    }
-    write_metric(w, "blocks_shared", "gauge", "Held blocks with more than one reference.", p->shared);
-    write_family(w, "sequences", "gauge", "Sequences by state.");
-    for (int i = 0; i < SEQUENCE_STATES; i++) {
-        snprintf(label, sizeof label, "{state=\"%s\"}", api_sequence_states[i]);
-        write_sample(w, "sequences", label, s->states[i]);
-    }
-    write_metric(w, "tokens_logical", "gauge", "Tokens of all sequences.", (double)t->tokens_logical);
-    write_metric(w, "tokens_physical", "gauge", "Token slots that hold them.", (double)t->tokens_physical);
-    write_metric(w, "steps_total", "counter", "Steps run.", (double)s->steps.steps);
-    write_metric(w, "step_seconds_total", "counter", "Time spent in steps.", s->steps.busy_s);
-    write_metric(w, "kv_read_bytes_total", "counter", "K and V that steps have read.",
-                 (double)s->steps.bytes_read);
-    write_metric(w, "roof_bytes_per_second", "gauge",
-                 "Rate at which the pool can be read: the best measured in the last half hour to hour.",
-                 c->roof.gb_per_s * 1e9);
-    write_family(w, "roof_measured_bytes_per_second", "gauge", "Passes of the latest measurement of it.");
-    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"best\"}", c->roof.latest.best * 1e9);
-    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"median\"}", c->roof.latest.median * 1e9);
-    write_sample(w, "roof_measured_bytes_per_second", "{pass=\"worst\"}", c->roof.latest.worst * 1e9);
-    write_metric(w, "roof_measurements_total", "counter", "Measurements of it.",
-                 (double)c->roof.measurements);
-    write_metric(w, "latest_roof_fraction", "gauge",
-                 "Of the latest steps: time to read their K and V at that rate, over the time they took.",
-                 latest_fraction(s, c));
-    write_metric(w, "graphs_launched_total", "counter", "Graphs of passes that a GPU was given.",
-                 (double)s->steps.graphs.launched);
-    write_metric(w, "graphs_recorded_total", "counter", "Of these, recorded anew for that.",
-                 (double)s->steps.graphs.recorded);
-    write_metric(w, "forks_total", "counter", "Sequences forked.", (double)t->forks);
-    write_metric(w, "cow_copies_total", "counter", "Blocks copied on write.", (double)t->copies);
-    write_metric(w, "evictions_total", "counter", "Cached blocks evicted.", (double)p->evictions);
-    write_metric(w, "host_blocks", "gauge", "Blocks to swap to, of host memory or the file.", t->host_blocks);
-    write_metric(w, "host_blocks_free", "gauge", "Of these, free.", t->host_free);
-    write_metric(w, "swap_file_writes_total", "counter", "Blocks written from host memory to the file.",
-                 (double)s->swap.writes);
-    write_metric(w, "swap_file_reads_total", "counter", "Blocks read back.", (double)s->swap.reads);
-    write_metric(w, "swap_file_failed", "gauge", "Whether the file cannot be written any more.",
-                 s->swap.failed);
-    write_metric(w, "swaps_out_total", "counter", "Sequences swapped out.", (double)t->swaps_out);
-    write_metric(w, "swaps_in_total", "counter", "Sequences swapped in.", (double)t->swaps_in);
-    write_metric(w, "preemptions_total", "counter", "Sequences of workloads preempted.",
-                 (double)s->preemptions);
-    write_metric(w, "alloc_failures_total", "counter", "Requests for blocks that failed.",
-                 (double)p->failures);
-    write_metric(w, "prefix_blocks_asked_total", "counter", "Full blocks of prompts looked up.",
-                 (double)t->blocks_asked);
-    write_metric(w, "prefix_blocks_hit_total", "counter", "Of these, found.", (double)t->blocks_hit);
-    write_metric(w, "connections", "gauge", "Connections of clients that are open.", c->connections);
-    write_metric(w, "transport_clients", "gauge", "Clients with registered memory.", s->doorbell.clients);
-    write_metric(w, "transport_regions", "gauge", "Regions that they have registered.", s->doorbell.regions);
-    write_metric(w, "transport_region_bytes", "gauge", "Bytes of these in host memory.",
-                 (double)s->doorbell.bytes);
-    write_metric(w, "transport_gpu_bytes", "gauge", "Bytes of these in GPU memory.",
-                 (double)s->doorbell.gpu_bytes);
-    write_metric(w, "transport_calls_total", "counter", "Calls taken from their rings.",
-                 (double)s->doorbell.calls);
-    write_metric(w, "transport_clients_ended_total", "counter",
-                 "Clients with registered memory that were ended, since an index of their ring was wrong.",
-                 (double)s->doorbell.ended);
-    write_metric(w, "staging_bytes_used", "gauge", "Of limits.staging_bytes.", (double)c->staging_used);
-    write_metric(w, "memory_bytes", "gauge", "For what clients have under way (memory.bytes).",
-                 (double)c->memory_limit);
-    write_metric(w, "memory_bytes_used", "gauge", "Of these, taken.", (double)c->memory_used);
-    write_metric(w, "memory_refused_total", "counter", "Requests for which there was not enough.",
-                 (double)c->memory_refused);
-    write_metric(w, "tensors_copied_total", "counter",
-                 "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.",
-                 (double)c->tensors_copied);
-    write_metric(w, "loop_turn_seconds_max", "gauge",
-                 "Longest turn of the loop that serves clients: processor time between two waits.",
-                 c->longest_turn_s);
-    write_metric(w, "log_lines_dropped_total", "counter",
-                 "Lines of the log that were dropped, since nobody read it.", (double)log_dropped());
-    write_metric(w, "uptime_seconds", "gauge", "Since the start.", c->uptime_s);
 }
 
 /* ---- /v1/blocks ------------------------------------------------------------------------------------ */
@@ -597,7 +482,7 @@ static const struct route routes[] = {
     ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200,
         "The state at a glance, with sequences and their blocks",
         "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Stats", 304),
-    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, render_metrics, 200,
+    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, metrics_render, 200,
               "Figures for Prometheus", NULL, NULL, "text", 0),
     ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200,
         "The pool, block by block, a page at a time",

@@ -137,7 +137,7 @@ struct http_connections {
     bool draining;
     void (*emptied)(void *cookie); /* then: called when none is open */
     void *emptied_cookie;
-    uint64_t accepted;                            /* connections so far */
+    uint64_t accepted, refused;                   /* connections so far */
     struct http_listener *waiting[LISTENERS_MAX]; /* with a client, when no slot was free */
     uint32_t waiting_count;
     struct connection *connections;
@@ -299,6 +299,7 @@ static void linger(struct connection *c)
 /* The answer is with the client: go on to its next request. */
 static void finish_answer(struct connection *c)
 {
+    c->all->service.answered(&c->exchange, c->all->service.cookie);
     if (c->exchange.pending)
         c->all->service.finished(&c->exchange, c->all->service.cookie);
     c->exchange.pending = NULL;
@@ -527,6 +528,7 @@ static void begin_exchange(struct connection *c)
                                 .peer = c->peer,
                                 .is_owner = c->is_owner,
                                 .connection = c->number,
+                                .begun_ns = uv_hrtime(),
                                 .http_status = 200,
                                 .content_type = "application/json",
                                 .body_buffer = c->body,
@@ -719,6 +721,7 @@ static bool has_room(const struct connection *c)
 static void refuse_connection(struct connection *c)
 {
     const struct config_limits *limits = &c->all->limits;
+    c->all->refused++;
     begin_nothing(c);
     if (c->all->open > limits->connections)
         refuse(c, ATTND_BUSY, "limits.connections (%u) are open", limits->connections);
@@ -1092,9 +1095,10 @@ int http_connections_create(uv_loop_t *loop, const struct config_limits *limits,
     return 0;
 }
 
-uint32_t http_connections_open(const struct http_connections *all)
+struct http_connection_counts http_connections_counts(const struct http_connections *all)
 {
-    return all->open;
+    return all ? (struct http_connection_counts){all->open, all->accepted, all->refused}
+               : (struct http_connection_counts){0};
 }
 
 void http_connections_drain(struct http_connections *all, void (*emptied)(void *cookie), void *cookie)

@@ -26,8 +26,14 @@ MUST_USE int http_connections_create(uv_loop_t *loop, const struct config_limits
  * once. An http_on_client; `all` is the struct http_connections. */
 void http_connections_accept(struct http_listener *listener, void *all);
 
-/* http_connections_open: how many are open. */
-uint32_t http_connections_open(const struct http_connections *all);
+/* Connections of clients. */
+struct http_connection_counts {
+    uint32_t open;              /* now */
+    uint64_t accepted, refused; /* since the start; refused: since as many as may be were open */
+};
+
+/* http_connections_counts: of NULL all are 0. */
+struct http_connection_counts http_connections_counts(const struct http_connections *all);
 
 /* http_connections_drain(all, emptied, cookie): close idle connections now and the others after their answer, and
  * call `emptied` when there is none any more. The listeners have been closed. Idempotent. */

@@ -28,6 +28,7 @@ typedef int (*http_sink)(struct http_exchange *x, const char *bytes, size_t n);
 struct http_exchange {
     struct http_request head;
     const struct listen_options *listener; /* at which its client came in */
+    uint64_t begun_ns;                     /* uv_hrtime(), when its head was there */
     uint64_t peer, connection; /* who asks (peer.h), and a number of the connection that no other has */
     bool is_owner;             /* on a unix socket: its process runs as we do, or as root */
     struct http_text body;     /* all of it, when it was collected */
@@ -37,6 +38,7 @@ struct http_exchange {
     unsigned scopes;           /* enum config_scope: what it may do */
     bool known;                /* its connection counts as one of somebody known */
     const struct route *route; /* NULL: none, */
+    uint32_t route_number;     /* else its place among all routes */
     unsigned methods;          /* but one with these methods */
     uint64_t id;               /* in its path */
     http_sink sink;            /* takes the body as it comes; NULL: it is collected, */
@@ -78,6 +80,9 @@ struct http_service {
 
     /* finished: the answer has been sent, and the exchange has still `pending`. */
     void (*finished)(struct http_exchange *x, void *cookie);
+
+    /* answered: the kernel has the whole answer, whoever wrote it. */
+    void (*answered)(struct http_exchange *x, void *cookie);
 
     /* proceed: a part of the answer has been sent; the next one is wanted, by http_answer(). */
     void (*proceed)(struct http_exchange *x, void *cookie);

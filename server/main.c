@@ -9,6 +9,7 @@
 #include "server/http_connection.h"
 #include "server/json_arena.h"
 #include "server/keys.h"
+#include "server/metrics.h"
 #include "server/registered.h"
 #include "server/routes.h"
 #include "server/service.h"
@@ -44,6 +45,7 @@ enum action {
     ACTION_CHECK_CONFIG,
     ACTION_PRINT_CONFIG,
     ACTION_COMPILE_KERNELS,
+    ACTION_DESCRIBE,
     ACTION_HELP,
     ACTION_VERSION
 };
@@ -53,7 +55,8 @@ enum { SETS_MAX = 256 };
 struct options {
     enum action action;
     const char *file;
-    const char *arch; /* to compile kernels for */
+    const char *arch;     /* to compile kernels for */
+    const char *describe; /* which table */
     const char *sets[SETS_MAX];
     size_t set_count;
     char backend[64];                         /* --backend, as the --set that it stands for, */
@@ -142,6 +145,10 @@ static void print_help(void)
          "                     sm_89, sm_90a, sm_100a or sm_120 into backend.cache, exit; needs NVRTC "
          "but "
          "no GPU\n"
+         "  --describe keys|metrics\n"
+         "                     print a line a key of the configuration, or a family of /metrics, with tabs "
+         "between\n"
+         "                     its columns, exit; documents are made of it\n"
          "  --version          print version and commit, exit\n"
          "  --help             this text\n"
          "\n"
@@ -168,6 +175,17 @@ static void print_version(void)
     printf("\nCUDA: %s\n", attention_cuda_build());
 }
 
+static enum exit_code describe(const char *table)
+{
+    if (strcmp(table, "keys") == 0)
+        config_describe_keys(stdout);
+    else if (strcmp(table, "metrics") == 0)
+        metrics_describe(stdout);
+    else
+        fprintf(stderr, "attnd: --describe %s: wants keys or metrics\n", table);
+    return strcmp(table, "keys") == 0 || strcmp(table, "metrics") == 0 ? EXIT_OK : EXIT_USAGE;
+}
+
 /* One more --set; false: they are too many. */
 static bool add_set(struct options *options, const char *set)
 {
@@ -191,6 +209,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
         {"compile-kernels", no_argument, NULL, 'K'},
         {"state-dir", required_argument, NULL, 'd'},
         {"arch", required_argument, NULL, 'a'},
+        {"describe", required_argument, NULL, 'D'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -225,6 +244,10 @@ static bool parse_options(int argc, char **argv, struct options *options)
             break;
         case 'a':
             options->arch = optarg;
+            break;
+        case 'D':
+            options->action = ACTION_DESCRIBE;
+            options->describe = optarg;
             break;
         case 'v':
             options->action = ACTION_VERSION;
@@ -824,7 +847,7 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
                                   const struct listen_options *transport)
 {
     const struct config *config = d->state.config;
-    const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
+    const struct http_service service = {routes_begun,   routes_handle,  routes_finish, routes_answered,
                                          routes_proceed, routes_abandon, &d->state};
     struct config_limits limits = config->limits, few = config->limits;
     few.connections = MANAGERS;
@@ -838,6 +861,7 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
         return EXIT_UNAVAILABLE;
     }
     d->state.connections = d->connections;
+    d->state.managers = d->managers;
     enum exit_code code = EXIT_OK;
     for (unsigned i = 0; code == EXIT_OK && i < config->listener_count; i++)
         code = open_listener(d, &options[i], config->listeners[i].address, "listen", d->connections,
@@ -874,7 +898,10 @@ static void log_listeners(const struct daemon *d)
 static enum exit_code serve(const struct config *config)
 {
     struct listen_options options[CONFIG_LISTENERS_MAX], management = {0}, transport = {0};
-    struct daemon d = {.state = {.config = config, .started_ns = uv_hrtime(), .drain = drain},
+    struct daemon d = {.state = {.config = config,
+                                 .started_ns = uv_hrtime(),
+                                 .started_s = (double)time(NULL),
+                                 .drain = drain},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
     d.state.loop = &d.loop;
@@ -1097,6 +1124,8 @@ int main(int argc, char **argv)
         print_help();
         return EXIT_OK;
     }
+    if (options.action == ACTION_DESCRIBE)
+        return describe(options.describe);
     if (options.action == ACTION_VERSION) {
         print_version();
         return EXIT_OK;

@@ -15,6 +15,7 @@
 #include "server/answer.h"
 #include "server/api.h"
 #include "server/http_connection.h"
+#include "server/http_tally.h"
 #include "server/keys.h"
 #include "server/media_type.h"
 #include "server/openapi.h"
@@ -63,12 +64,14 @@ static bool path_matches(struct http_text path, const char *pattern, uint64_t *i
 /* Note the route of an exchange, or the methods that its path has. */
 static void find_route(struct http_exchange *x)
 {
+    uint32_t number = 0;
     for (size_t i = 0; i < RESOURCES; i++) {
-        for (const struct route *route = resources[i]->routes; route->path; route++) {
+        for (const struct route *route = resources[i]->routes; route->path; route++, number++) {
             if (!path_matches(x->head.path, route->path, &x->id))
                 continue;
             if (route->method == x->head.method) {
                 x->route = route;
+                x->route_number = number;
                 return;
             }
             x->methods |= route->method;
@@ -131,6 +134,17 @@ static bool is_acceptable(struct http_exchange *x)
     http_problem(x, ATTND_NOT_ACCEPTABLE, "Accept is \"%.*s\", and this path answers with %s",
                  (int)(x->head.accept.n < 100 ? x->head.accept.n : 100), x->head.accept.bytes, served);
     return false;
+}
+
+const struct route *routes_at(uint32_t number)
+{
+    for (size_t i = 0; i < RESOURCES; i++) {
+        for (const struct route *route = resources[i]->routes; route->path; route++) {
+            if (number-- == 0)
+                return route;
+        }
+    }
+    return NULL;
 }
 
 /* ---- what requests have in use --------------------------------------------------------------------- */
@@ -677,6 +691,13 @@ void routes_finish(struct http_exchange *x, void *cookie)
     release_request(cookie, x->pending);
 }
 
+void routes_answered(struct http_exchange *x, void *cookie)
+{
+    struct daemon_state *daemon = cookie;
+    uint32_t number = x->route ? x->route_number : daemon->tally->routes;
+    http_tally_note(daemon->tally, number, x->http_status, uv_hrtime() - x->begun_ns);
+}
+
 /* End a deferred exchange in place of the engine. */
 static void fail_given_up(struct http_exchange *x, const struct daemon_state *daemon)
 {
@@ -795,21 +816,27 @@ static bool is_over(struct daemon_state *daemon, uint64_t until_ns)
 
 void routes_deliver(struct daemon_state *daemon)
 {
-    const struct render_context context = {
-        .config = daemon->config,
-        .instance = daemon->instance,
-        .backend = engine_backend(daemon->engine),
-        .roof = engine_roof(daemon->engine),
-        .now_s = engine_now_s(daemon->engine),
-        .started_s = (double)daemon->started_ns * 1e-9,
-        .tensors_copied = daemon->tensors_copied,
-        .connections = daemon->connections ? http_connections_open(daemon->connections) : 0,
-        .memory_used = atomic_load(&daemon->memory.used),
-        .memory_limit = daemon->memory.limit,
-        .memory_refused = atomic_load(&daemon->memory.refused),
-        .staging_used = staging_used(engine_staging(daemon->engine)),
-        .longest_turn_s = daemon->longest_turns_s[0],
-        .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
+    const struct render_context context = {.config = daemon->config,
+                                           .instance = daemon->instance,
+                                           .backend = engine_backend(daemon->engine),
+                                           .roof = engine_roof(daemon->engine),
+                                           .now_s = engine_now_s(daemon->engine),
+                                           .started_s = (double)daemon->started_ns * 1e-9,
+                                           .started_unix_s = daemon->started_s,
+                                           .tensors_copied = daemon->tensors_copied,
+                                           .connections = http_connections_counts(daemon->connections),
+                                           .managers = http_connections_counts(daemon->managers),
+                                           .calls = daemon->calls,
+                                           .streams = daemon->streams,
+                                           .uploads = daemon->uploads,
+                                           .leaving = daemon->leaving,
+                                           .tally = daemon->tally,
+                                           .memory_used = atomic_load(&daemon->memory.used),
+                                           .memory_limit = daemon->memory.limit,
+                                           .memory_refused = atomic_load(&daemon->memory.refused),
+                                           .staging_used = staging_used(engine_staging(daemon->engine)),
+                                           .longest_turn_s = daemon->longest_turns_s[0],
+                                           .uptime_s = (double)(uv_hrtime() - daemon->started_ns) * 1e-9};
     uint64_t until_ns = uv_hrtime() + DELIVER_NS;
     struct request *request;
     while ((request = engine_take(daemon->engine))) {
@@ -917,9 +944,13 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key)
 int routes_create(struct daemon_state *daemon)
 {
     struct request *request;
+    uint32_t routes = 0;
+    while (routes_at(routes))
+        routes++;
+    daemon->tally = http_tally_create(routes);
     daemon->answers = calloc(daemon->config->limits.calls + ROUTES_SPARE_REQUESTS, sizeof *daemon->answers);
     daemon->openapi = openapi_create(resources, RESOURCES);
-    if (!daemon->answers || !daemon->openapi)
+    if (!daemon->answers || !daemon->openapi || !daemon->tally)
         return ATTND_NO_MEMORY;
     for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++)
         request->cookie = &daemon->answers[i];
@@ -930,4 +961,5 @@ void routes_destroy(struct daemon_state *daemon)
 {
     free(daemon->answers);
     free(daemon->openapi);
+    free(daemon->tally);
 }

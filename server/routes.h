@@ -11,6 +11,7 @@
 #include <uv.h>
 
 struct http_connections;
+struct route;
 
 enum { ROUTES_TURNS = 3 };
 
@@ -19,8 +20,9 @@ struct daemon_state {
     const struct config *config;
     struct engine *engine;
     uv_loop_t *loop;
-    const struct http_connections *connections;
-    uint64_t started_ns;                  /* uv_hrtime() */
+    const struct http_connections *connections, *managers; /* NULL: none yet */
+    uint64_t started_ns;                                   /* uv_hrtime() */
+    double started_s;                                      /* Unix time */
     uint64_t instance;                    /* a random number: epochs of another start are others */
     bool leaving;                         /* the daemon is to end: /readyz says so */
     bool draining;                        /* and takes no new clients */
@@ -38,6 +40,7 @@ struct daemon_state {
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
     struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
     char *openapi;                        /* the text of /openapi.json */
+    struct http_tally *tally;             /* of what was answered, likewise */
 
     /* begin to end, with `deadline_s` seconds for what is under way; 0: as long as it takes */
     void (*drain)(uint32_t deadline_s, void *cookie);
@@ -57,6 +60,7 @@ void routes_destroy(struct daemon_state *daemon);
 bool routes_begun(struct http_exchange *x, void *cookie);
 void routes_handle(struct http_exchange *x, void *cookie);
 void routes_finish(struct http_exchange *x, void *cookie);
+void routes_answered(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
 
@@ -66,6 +70,9 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key);
 
 /* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);
+
+/* routes_at: the route with this number, in the order of their files; NULL: there are no more. Any thread. */
+const struct route *routes_at(uint32_t number);
 
 /* routes_ask: hand a request of the daemon's own to the engine and wait for it, while the loop goes on. False: the engine does
  * not answer any more, and has the request. routes_request: an empty one, waited for likewise; NULL: the same. */

@@ -140,7 +140,7 @@ static void start(void)
     fuzz.state.loop = &fuzz.loop;
     fuzz.state.drain = no_drain;
     need(routes_create(&fuzz.state) == 0, "no memory for routes");
-    const struct http_service service = {routes_begun,   routes_handle,  routes_finish,
+    const struct http_service service = {routes_begun,   routes_handle,  routes_finish, routes_answered,
                                          routes_proceed, routes_abandon, &fuzz.state};
     need(http_connections_create(&fuzz.loop, &fuzz.config.limits, &fuzz.state.memory, &service,
                                  &fuzz.connections) == 0,
@@ -208,7 +208,7 @@ void fuzz_send(const uint8_t *bytes, size_t n, size_t piece)
         more = read_answer(fd, &begun);
     }
     close(fd);
-    while (http_connections_open(fuzz.connections) > 0)
+    while (http_connections_counts(fuzz.connections).open > 0)
         uv_run(&fuzz.loop, UV_RUN_ONCE);
     if (++fuzz.runs % TIDY_RUNS == 0)
         tidy();

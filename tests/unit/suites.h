@@ -45,7 +45,8 @@
     XX(step_log)                                                                                             \
     XX(snapshot)                                                                                             \
     XX(staging)                                                                                              \
-    XX(doorbell)
+    XX(doorbell)                                                                                             \
+    XX(http_tally)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* metrics.c - what /metrics shows: one table, from which the answer and docs/METRICS.md are written.
+ *
+ * A family with one sample is a line ONE: its value is an expression of the figures below. A family with labels is a line MANY: a
+ * function writes its samples. Prometheus text format 0.0.4. Names end with their unit, counters with _total. Families of
+ * another prefix are names that dashboards know already, where they mean the same: process_ is every exporter's, vllm: is
+ * vLLM's. */
+#include "server/metrics.h"
+
+#include "config/log.h"
+#include "config/version.h"
+#include "server/api.h"
+#include "server/http_tally.h"
+#include "server/process_figures.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What the table's expressions are of. */
+struct figures {
+    const struct engine_stats *stats;
+    const struct block_pool_counts *pool;
+    const struct block_tables_counts *tables;
+    const struct render_context *context;
+    const struct process_figures *process;
+};
+
+typedef void (*write_samples)(struct json_writer *w, const char *name, const struct figures *f);
+
+struct family {
+    const char *type, *name;
+    const char *labels;  /* names, for the document; NULL: none */
+    write_samples write; /* NULL: one sample */
+    const char *help;
+};
+
+/* ---- families with labels ---------------------------------------------------------------------------- */
+
+static void write_value(struct json_writer *w, double value)
+{
+    char text[40];
+    snprintf(text, sizeof text, isnan(value) ? " NaN\n" : " %.17g\n", value);
+    json_raw(w, text);
+}
+
+/* One sample; `label` is a pair of a name and a value that needs no escapes. */
+static void write_sample(struct json_writer *w, const char *name, const char *label, const char *is,
+                         double value)
+{
+    char text[128];
+    snprintf(text, sizeof text, "%s{%s=\"%s\"}", name, label, is);
+    json_raw(w, text);
+    write_value(w, value);
+}
+
+/* A histogram: `n` bounded buckets and one more; counts are of each bucket by itself. `labels` is "" or ends with a comma. */
+static void write_histogram(struct json_writer *w, const char *name, const char *labels, const double *bounds,
+                            const uint64_t *counts, unsigned n, double sum)
+{
+    char text[256];
+    uint64_t all = 0;
+    for (unsigned i = 0; i <= n; i++) {
+        char bound[24] = "+Inf";
+        all += counts[i];
+        if (i < n)
+            snprintf(bound, sizeof bound, "%g", bounds[i]);
+        snprintf(text, sizeof text, "%s_bucket{%sle=\"%s\"} %" PRIu64 "\n", name, labels, bound, all);
+        json_raw(w, text);
+    }
+    int pairs = labels[0] ? (int)strlen(labels) - 1 : 0;
+    snprintf(text, sizeof text, pairs ? "%s_sum{%.*s} %.17g\n" : "%s_sum%.*s %.17g\n", name, pairs, labels,
+             sum);
+    json_raw(w, text);
+    snprintf(text, sizeof text, pairs ? "%s_count{%.*s} %" PRIu64 "\n" : "%s_count%.*s %" PRIu64 "\n", name,
+             pairs, labels, all);
+    json_raw(w, text);
+}
+
+static void write_build(struct json_writer *w, const char *name, const struct figures *f)
+{
+    char text[512];
+    const struct attention_info *backend = f->context->backend;
+    snprintf(text, sizeof text, "%s{version=\"%s\",commit=\"%s\",backend=\"%s\",isa=\"%s\"} 1\n", name,
+             ATTND_VERSION, ATTND_COMMIT, backend->name, backend->isa);
+    json_raw(w, text);
+}
+
+static void write_blocks(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const double blocks[] = {f->pool->free, f->pool->held, f->pool->cached, f->pool->fenced};
+    for (int i = 0; i < 4; i++)
+        write_sample(w, name, "state", api_block_states[i], blocks[i]);
+}
+
+static void write_sequences(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (int i = 0; i < SEQUENCE_STATES; i++)
+        write_sample(w, name, "state", api_sequence_states[i], f->stats->states[i]);
+}
+
+static void write_roof(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct roof_report *roof = &f->context->roof;
+    write_sample(w, name, "pass", "best", roof->latest.best * 1e9);
+    write_sample(w, name, "pass", "median", roof->latest.median * 1e9);
+    write_sample(w, name, "pass", "worst", roof->latest.worst * 1e9);
+}
+
+static void write_steps(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct step_stats *steps = &f->stats->steps;
+    write_histogram(w, name, "", step_time_bounds, steps->times, STEP_TIMES, steps->busy_s);
+}
+
+/* Clients, and managers, who have connections of their own. */
+static void write_listeners(struct json_writer *w, const char *name, double clients, double managers)
+{
+    write_sample(w, name, "listener", "clients", clients);
+    write_sample(w, name, "listener", "management", managers);
+}
+
+static void write_accepted(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_listeners(w, name, (double)f->context->connections.accepted, (double)f->context->managers.accepted);
+}
+
+static void write_refused(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_listeners(w, name, (double)f->context->connections.refused, (double)f->context->managers.refused);
+}
+
+static const char *method_name(enum http_method method)
+{
+    return method == HTTP_METHOD_GET    ? "GET"
+           : method == HTTP_METHOD_POST ? "POST"
+           : method == HTTP_METHOD_PUT  ? "PUT"
+                                        : "DELETE";
+}
+
+/* Labels of a route: its method and path, or "none" for what was refused before one was found. */
+static void name_route(const struct http_tally *tally, uint32_t number, char *text, size_t room)
+{
+    const struct route *route = number < tally->routes ? routes_at(number) : NULL;
+    snprintf(text, room, "method=\"%s\",route=\"%s\",", route ? method_name(route->method) : "none",
+             route ? route->path : "none");
+}
+
+/* Routes that have answered nothing yet are left out. */
+static void write_requests(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct http_tally *tally = f->context->tally;
+    char labels[128], text[256];
+    for (uint32_t number = 0; number <= tally->routes; number++) {
+        const struct http_tally_route *of = &tally->each[number];
+        name_route(tally, number, labels, sizeof labels);
+        for (unsigned slot = 0; slot <= HTTP_TALLY_STATUSES; slot++) {
+            uint64_t answered = atomic_load_explicit(&of->answered[slot], memory_order_relaxed);
+            uint32_t status = atomic_load_explicit(&of->status[slot], memory_order_relaxed);
+            if (!answered)
+                continue;
+            snprintf(text, sizeof text, "%s{%sstatus=\"%u\"} %" PRIu64 "\n", name, labels, status, answered);
+            json_raw(w, text);
+        }
+    }
+}
+
+static void write_request_times(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct http_tally *tally = f->context->tally;
+    char labels[128];
+    for (uint32_t number = 0; number <= tally->routes; number++) {
+        const struct http_tally_route *of = &tally->each[number];
+        uint64_t counts[HTTP_TALLY_TIMES + 1], all = 0;
+        for (unsigned i = 0; i <= HTTP_TALLY_TIMES; i++)
+            all += counts[i] = atomic_load_explicit(&of->times[i], memory_order_relaxed);
+        if (!all)
+            continue;
+        name_route(tally, number, labels, sizeof labels);
+        double sum = (double)atomic_load_explicit(&of->took_ns, memory_order_relaxed) * 1e-9;
+        write_histogram(w, name, labels, http_tally_bounds, counts, HTTP_TALLY_TIMES, sum);
+    }
+}
+
+/* vLLM's dashboards choose by a model's name, which a daemon without models does not have. */
+#define VLLM_LABELS "model_name=\"attnd\",engine=\"0\""
+
+static void write_vllm_config(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct geometry *g = &f->context->config->geometry;
+    char text[256];
+    snprintf(text, sizeof text,
+             "%s{" VLLM_LABELS ",block_size=\"%u\",num_gpu_blocks=\"%" PRIu32 "\",cache_dtype=\"%s\"} 1\n",
+             name, g->block_size, f->pool->blocks, dtype_name(g->kv_dtype));
+    json_raw(w, text);
+}
+
+static void write_vllm(struct json_writer *w, const char *name, double value)
+{
+    json_raw(w, name);
+    json_raw(w, "{" VLLM_LABELS "}");
+    write_value(w, value);
+}
+
+static void write_vllm_running(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, f->stats->states[SEQUENCE_RUNNING]);
+}
+
+static void write_vllm_waiting(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, f->stats->states[SEQUENCE_QUEUED]);
+}
+
+static void write_vllm_usage(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, ((double)f->pool->held + f->pool->fenced) / (double)f->pool->blocks);
+}
+
+static void write_vllm_preemptions(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, (double)f->stats->preemptions);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------- */
+
+#define STATS  f->stats
+#define POOL   f->pool
+#define TABLES f->tables
+#define LOOP   f->context
+
+/* ONE(type, name, value, help)   MANY(type, name, labels, function, help) */
+/* clang-format off */
+#define FAMILIES(ONE, MANY)                                                                                                      \
+    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build, "What this build is; always 1.")               \
+    ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
+    ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
+                                                                                                                                 \
+    MANY(gauge, "attnd_blocks", "state", write_blocks, "KV blocks by state.")                                                    \
+    ONE(gauge, "attnd_blocks_shared", POOL->shared, "Held blocks with more than one reference.")                                 \
+    ONE(gauge, "attnd_blocks_leased", STATS->leased_blocks, "Held blocks that belong to leases.")                                \
+    MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state.")                                              \
+    ONE(gauge, "attnd_leases", STATS->leases, "Leases of blocks.")                                                               \
+    ONE(gauge, "attnd_tokens_logical", TABLES->tokens_logical, "Tokens of all sequences.")                                       \
+    ONE(gauge, "attnd_tokens_physical", TABLES->tokens_physical, "Token slots that hold them.")                                  \
+    ONE(counter, "attnd_forks_total", TABLES->forks, "Sequences forked.")                                                        \
+    ONE(counter, "attnd_cow_copies_total", TABLES->copies, "Blocks copied on write.")                                            \
+    ONE(counter, "attnd_evictions_total", POOL->evictions, "Cached blocks evicted.")                                             \
+    ONE(counter, "attnd_alloc_failures_total", POOL->failures, "Requests for blocks that failed.")                               \
+    ONE(counter, "attnd_prefix_blocks_asked_total", TABLES->blocks_asked, "Full blocks of prompts looked up.")                   \
+    ONE(counter, "attnd_prefix_blocks_hit_total", TABLES->blocks_hit, "Of these, found.")                                        \
+    ONE(counter, "attnd_preemptions_total", STATS->preemptions, "Sequences of workloads preempted.")                             \
+                                                                                                                                 \
+    ONE(gauge, "attnd_host_blocks", TABLES->host_blocks, "Blocks to swap to, of host memory or the file.")                       \
+    ONE(gauge, "attnd_host_blocks_free", TABLES->host_free, "Of these, free.")                                                   \
+    ONE(counter, "attnd_swaps_out_total", TABLES->swaps_out, "Sequences swapped out.")                                           \
+    ONE(counter, "attnd_swaps_in_total", TABLES->swaps_in, "Sequences swapped in.")                                              \
+    ONE(counter, "attnd_swap_file_writes_total", STATS->swap.writes, "Blocks written from host memory to the file.")             \
+    ONE(counter, "attnd_swap_file_reads_total", STATS->swap.reads, "Blocks read back.")                                          \
+    ONE(gauge, "attnd_swap_file_failed", STATS->swap.failed, "1: the file cannot be written any more.")                          \
+                                                                                                                                 \
+    ONE(counter, "attnd_steps_total", STATS->steps.steps, "Steps run.")                                                          \
+    ONE(counter, "attnd_step_seconds_total", STATS->steps.busy_s, "Time spent in steps.")                                        \
+    MANY(histogram, "attnd_step_duration_seconds", NULL, write_steps, "Time that steps took, on the device.")                    \
+    ONE(counter, "attnd_kv_read_bytes_total", STATS->steps.bytes_read, "K and V that steps have read.")                          \
+    ONE(gauge, "attnd_roof_bytes_per_second", LOOP->roof.gb_per_s * 1e9,                                                         \
+        "Rate at which the pool can be read: the best measured in the last half hour to hour.")                                  \
+    MANY(gauge, "attnd_roof_measured_bytes_per_second", "pass", write_roof, "Passes of the latest measurement of it.")           \
+    ONE(counter, "attnd_roof_measurements_total", LOOP->roof.measurements, "Measurements of it.")                                \
+    ONE(gauge, "attnd_latest_roof_fraction", api_latest_fraction(STATS, LOOP),                                                   \
+        "Of the latest steps: time to read their K and V at that rate, over the time they took.")                                \
+    ONE(counter, "attnd_graphs_launched_total", STATS->steps.graphs.launched, "Graphs of passes that a GPU was given.")          \
+    ONE(counter, "attnd_graphs_recorded_total", STATS->steps.graphs.recorded, "Of these, recorded anew for that.")               \
+                                                                                                                                 \
+    ONE(gauge, "attnd_connections", LOOP->connections.open, "Connections of clients that are open.")                             \
+    ONE(gauge, "attnd_management_connections", LOOP->managers.open, "Connections to the management listener that are open.")     \
+    MANY(counter, "attnd_connections_accepted_total", "listener", write_accepted, "Connections accepted.")                       \
+    MANY(counter, "attnd_connections_refused_total", "listener", write_refused,                                                  \
+         "Of these, refused, since as many as may be were open.")                                                                \
+    MANY(counter, "attnd_http_requests_total", "method, route, status", write_requests,                                          \
+         "Answers given. Route none: refused before its path was known, or no such path.")                                       \
+    MANY(histogram, "attnd_http_request_duration_seconds", "method, route", write_request_times,                                 \
+         "From a whole head to the last byte of the answer that the kernel took.")                                               \
+    ONE(gauge, "attnd_calls", LOOP->calls, "Requests under way, of limits.calls.")                                               \
+    ONE(gauge, "attnd_streams", LOOP->streams, "Answers under way that go on until a workload ends.")                            \
+    ONE(gauge, "attnd_uploads", LOOP->uploads, "Traces being read.")                                                             \
+                                                                                                                                 \
+    ONE(gauge, "attnd_transport_clients", STATS->doorbell.clients, "Clients with registered memory.")                            \
+    ONE(gauge, "attnd_transport_regions", STATS->doorbell.regions, "Regions that they have registered.")                         \
+    ONE(gauge, "attnd_transport_region_bytes", STATS->doorbell.bytes, "Bytes of these in host memory.")                          \
+    ONE(gauge, "attnd_transport_gpu_bytes", STATS->doorbell.gpu_bytes, "Bytes of these in GPU memory.")                          \
+    ONE(counter, "attnd_transport_calls_total", STATS->doorbell.calls, "Calls taken from their rings.")                          \
+    ONE(counter, "attnd_transport_clients_ended_total", STATS->doorbell.ended,                                                   \
+        "Clients with registered memory that were ended, since an index of their ring was wrong.")                               \
+                                                                                                                                 \
+    ONE(gauge, "attnd_staging_bytes_used", LOOP->staging_used, "Of limits.staging_bytes.")                                       \
+    ONE(gauge, "attnd_memory_bytes", LOOP->memory_limit, "For what clients have under way (memory.bytes).")                      \
+    ONE(gauge, "attnd_memory_bytes_used", LOOP->memory_used, "Of these, taken.")                                                 \
+    ONE(counter, "attnd_memory_refused_total", LOOP->memory_refused, "Requests for which there was not enough.")                 \
+    ONE(counter, "attnd_tensors_copied_total", LOOP->tensors_copied,                                                             \
+        "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.")                              \
+    ONE(gauge, "attnd_loop_turn_seconds_max", LOOP->longest_turn_s,                                                              \
+        "Longest turn of the loop that serves clients: processor time between two waits.")                                       \
+    ONE(counter, "attnd_log_lines_dropped_total", log_dropped(), "Lines of the log that were dropped, since nobody read it.")    \
+                                                                                                                                 \
+    ONE(counter, "process_cpu_seconds_total", f->process->cpu_s, "Processor time of all threads.")                               \
+    ONE(gauge, "process_start_time_seconds", LOOP->started_unix_s, "Unix time of the start.")                                         \
+    ONE(gauge, "process_resident_memory_bytes", f->process->resident_bytes, "Resident memory.")                                  \
+    ONE(gauge, "process_virtual_memory_bytes", f->process->virtual_bytes, "Address space.")                                      \
+    ONE(gauge, "process_open_fds", f->process->open_fds,                                                                         \
+        "Open file descriptors; NaN beyond 4096 where the kernel is older than 6.2.")                                            \
+    ONE(gauge, "process_max_fds", f->process->max_fds, "That may be open.")                                                      \
+    ONE(gauge, "process_threads", f->process->threads, "Threads.")                                                               \
+                                                                                                                                 \
+    MANY(gauge, "vllm:num_requests_running", "model_name, engine", write_vllm_running, "attnd_sequences, state running.")        \
+    MANY(gauge, "vllm:num_requests_waiting", "model_name, engine", write_vllm_waiting, "attnd_sequences, state queued.")         \
+    MANY(gauge, "vllm:kv_cache_usage_perc", "model_name, engine", write_vllm_usage,                                              \
+         "Share of the blocks that are held or fenced: 0 to 1.")                                                                 \
+    MANY(counter, "vllm:num_preemptions_total", "model_name, engine", write_vllm_preemptions, "attnd_preemptions_total.")        \
+    MANY(gauge, "vllm:cache_config_info", "model_name, engine, block_size, num_gpu_blocks, cache_dtype", write_vllm_config,      \
+         "How the pool is made; always 1.")
+
+static const struct family families[] = {
+#define ONE(type, name, value, help) {#type, name, NULL, NULL, help},
+#define MANY(type, name, labels, function, help) {#type, name, labels, function, help},
+    FAMILIES(ONE, MANY)
+#undef ONE
+#undef MANY
+};
+/* clang-format on */
+
+enum { FAMILY_COUNT = sizeof families / sizeof families[0] };
+
+/* The value of each family that has one sample. */
+static void take_values(const struct figures *f, double values[FAMILY_COUNT])
+{
+    size_t n = 0;
+#define ONE(type, name, value, help)             values[n++] = (double)(value);
+#define MANY(type, name, labels, function, help) values[n++] = 0;
+    FAMILIES(ONE, MANY)
+#undef ONE
+#undef MANY
+}
+
+void metrics_render(struct http_exchange *x, const struct request *request, const struct render_context *c)
+{
+    const struct process_figures process = process_figures_read();
+    const struct engine_stats *s = &request->stats.all;
+    const struct figures figures = {s, &s->pool, &s->tables, c, &process};
+    struct json_writer *w = &x->reply;
+    double values[FAMILY_COUNT];
+    char text[320];
+    take_values(&figures, values);
+    x->content_type = "text/plain; version=0.0.4; charset=utf-8";
+    for (size_t i = 0; i < FAMILY_COUNT; i++) {
+        const struct family *of = &families[i];
+        snprintf(text, sizeof text, "# HELP %s %s\n# TYPE %s %s\n", of->name, of->help, of->name, of->type);
+        json_raw(w, text);
+        if (of->write) {
+            of->write(w, of->name, &figures);
+        } else {
+            json_raw(w, of->name);
+            write_value(w, values[i]);
+        }
+    }
+}
+
+void metrics_describe(FILE *out)
+{
+    for (size_t i = 0; i < FAMILY_COUNT; i++)
+        fprintf(out, "%s\t%s\t%s\t%s\n", families[i].name, families[i].type,
+                families[i].labels ? families[i].labels : "", families[i].help);
+}
