@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# make_documents.sh ATTND FOLDER - write what is made of the daemon's own tables: FOLDER/METRICS.md and FOLDER/attnd.jsonc.5.
+# `make documents` puts them where they belong; tests/integration/61-documents.sh fails when they are old.
+set -eu
+attnd=$1 folder=$2
+cd "$(dirname "$0")/.."
+
+metrics() {
+    cat <<'TEXT'
+# Metrics
+
+<!-- Made by scripts/make_documents.sh (`make documents`) of the table in server/metrics.c: change that. -->
+
+`GET /metrics` answers in Prometheus' text format, version 0.0.4. With keys it wants the scope `read`; the management listener
+(`management.listen`) answers without one. An answer is one question to the engine, and costs it some microseconds.
+
+    scrape_configs:
+      - job_name: attnd
+        static_configs:
+          - targets: ['127.0.0.1:8400']
+        authorization:          # with keys.file
+          credentials_file: /etc/prometheus/attnd.key
+
+packaging/prometheus/ has alert rules, with tests for promtool, and a dashboard for Grafana. docs/OPERATIONS.md says at which of these to look
+when.
+
+`process_` are the names that every exporter has. `vllm:` are names that dashboards made for vLLM know, of what means the same here;
+dashboards that choose by `model_name` find `attnd`. vLLM's prefix cache counters have no alias: it counts tokens, also of a last block that is not full.
+
+TEXT
+    "$attnd" --describe metrics | awk -F'\t' '
+        function head(title) { printf "%s## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", (NR > 1 ? "\n" : ""), title }
+        NR == 1 { head("attnd") }
+        /^process_/ && !process++ { head("The process") }
+        /^vllm:/ && !vllm++ { head("Names of vLLM") }
+        { printf "| `%s` | %s | %s | %s |\n", $1, $2, $3, $4 }'
+}
+
+# Keys of a section stand together, so a heading comes before the first of each.
+keys() {
+    cat <<'TEXT'
+.\" SPDX-License-Identifier: Apache-2.0
+.\" Made by scripts/make_documents.sh (make documents) of the table in config/config.c: change that.
+.TH ATTND.JSONC 5 "" attnd "File formats"
+.SH NAME
+attnd.jsonc \- configuration of attnd
+.SH DESCRIPTION
+The file that
+.BR attnd (8)
+reads with
+.BR \-\-config .
+It is one JSON object, in which comments (// and /* */) are allowed. Keys with a dot are members of an object:
+.I pool.blocks
+is
+.PP
+.RS
+.EX
+{ "pool": { "blocks": 4096 } }
+.EE
+.RE
+.PP
+A key can also be set by
+.BI \-\-set\~ PATH = VALUE
+or in the environment, in upper case after ATTND_ and with two underscores for the dot: ATTND_POOL__BLOCKS=4096. The command line is
+stronger than the environment, which is stronger than the file, which is stronger than the default. A key that does not exist is an error;
+.B attnd \-\-check\-config
+names it with file, line and column. A size may be written as "512MiB".
+.PP
+An
+.I address
+is HOST:PORT, [HOST]:PORT, unix:PATH or fd:N, or an object {"address": ..., "anonymous": ..., "proxy_protocol": ..., "mode": ..., "group": ...}.
+.SH KEYS
+TEXT
+    "$attnd" --describe keys | awk -F'\t' '
+        function text(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); sub(/^[.\x27]/, "\\\\\\&&", s); return s }
+        {
+            section = index($1, ".") ? substr($1, 1, index($1, ".") - 1) : ""
+            if (section != "" && section != before) printf ".SS %s\n", text(section)
+            before = section
+            printf ".TP\n.B %s\n%s; default %s\n.br\n%s\n", text($1), text($3), text($2), text($4)
+        }'
+    cat <<'TEXT'
+.SH FILES
+.TP
+.I /etc/attnd/attnd.jsonc
+what the packaged service reads
+.TP
+.IR /usr/share/attnd/ * .jsonc
+presets: geometries of models
+.SH SEE ALSO
+.BR attnd (8),
+.BR attnctl (1)
+TEXT
+}
+
+metrics >"$folder/METRICS.md"
+keys >"$folder/attnd.jsonc.5"

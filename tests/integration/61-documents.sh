@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Documents that are made of tables in the code are what the script makes of them now; every option is in the man page; groff and
+# man find nothing wrong with the pages.
+. tests/integration/lib.sh
+bash scripts/make_documents.sh "$ATTND" "$WORK"
+expect 'docs/METRICS.md is what `make documents` writes' '' "$(diff docs/METRICS.md "$WORK/METRICS.md" | head -5)"
+expect 'man/attnd.jsonc.5 too' '' "$(diff man/attnd.jsonc.5 "$WORK/attnd.jsonc.5" | head -5)"
+expect 'every option is in attnd(8)' '' "$("$ATTND" --help | grep -oE -e '--[a-z][a-z-]+' | sort -u | while read -r option; do
+    sed 's/\\-/-/g' man/attnd.8 | grep -q -e "$option" || echo "$option"
+done)"
+expect 'every key is in attnd.jsonc(5)' '' "$("$ATTND" --describe keys | cut -f1 | while read -r key; do
+    sed 's/\\-/-/g' man/attnd.jsonc.5 | grep -q -x -F ".B $key" || echo "$key"
+done)"
+expect 'another table is refused' "2 attnd: --describe pools: wants keys or metrics" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
+if command -v groff >/dev/null; then
+    for page in man/*.[1-8]; do
+        expect "groff reads $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1 | head -3)"
+    done
+else
+    echo 'skip groff: not installed'
+fi
+finish
