@@ -23,7 +23,10 @@
 #   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes on a GPU
 #                  through libattnd, and from regions of GPU memory; what a token takes a Hugging Face model
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
-#   compile_commands.json install uninstall dist clean
+#   documents man  what is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5
+#   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
+#   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
+#   compile_commands.json clean
 #
 # Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
 
@@ -40,7 +43,8 @@ say = $(if $(V),@:,@printf '  %-6s %s\n')
 PACKAGES := libuv libcjson libmd
 LLHTTP_DIR ?= /usr/share/llhttp
 LLHTTP_INCLUDE ?= /usr/share/include/llhttp
-COMMIT := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# Of the repository that this is the top of, else what `make dist` has written into its archive.
+COMMIT := $(shell bash scripts/version.sh commit)
 
 MODE_FLAGS_release := -O2 -g -DATTND_CHECK=1
 MODE_FLAGS_debug := -O1 -g -DATTND_CHECK=3
@@ -332,13 +336,24 @@ compile_commands.json: FORCE
 
 # ---- the rest
 
-.PHONY: install uninstall dist clean help
+.PHONY: install uninstall dist deb clean help documents man
 install: all
-	install -D -m 755 $(B)/attnd $(DESTDIR)$(PREFIX)/bin/attnd
-	install -D -m 755 $(B)/attnctl $(DESTDIR)$(PREFIX)/bin/attnctl
-	for preset in config/*.jsonc; do \
-		install -D -m 644 $$preset $(DESTDIR)$(PREFIX)/share/attnd/$${preset##*/} || exit 1; done
-	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
+	$(Q)BUILD=$(B) DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' bash scripts/install.sh install daemon
+uninstall:
+	$(Q)for part in daemon lib; do \
+		BUILD=$(B) DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' bash scripts/install.sh uninstall $$part || exit 1; done
+
+# build/dist/attnd-VERSION.tar.gz of HEAD, the same bytes each time; build/dist/attnd_*.deb of this tree.
+dist:
+	@bash scripts/make_dist.sh
+deb: all
+	@BUILD=$(B) bash scripts/make_deb.sh
+
+# What is made of tables in the code: docs/METRICS.md and man/attnd.jsonc.5.
+documents man: $(B)/attnd
+	$(Q)bash scripts/make_documents.sh $(CURDIR)/$(B)/attnd $(B)
+	$(Q)cp $(B)/METRICS.md docs/METRICS.md
+	$(Q)cp $(B)/attnd.jsonc.5 man/attnd.jsonc.5
 
 # The Python package, with the library in it. It has the CUDA backend, unless CUDA=0 says that it need not.
 CUDA ?= 1
@@ -382,22 +397,7 @@ check-models: $(B)/lib/$(LIBRARY_FILE) $(B)/attnd
 
 .PHONY: install-lib
 install-lib: lib
-	install -D -m 644 library/attnd.h -t $(DESTDIR)$(PREFIX)/include
-	install -D -m 755 $(B)/lib/$(LIBRARY_FILE) -t $(DESTDIR)$(PREFIX)/lib
-	install -D -m 644 $(B)/lib/libattnd.a -t $(DESTDIR)$(PREFIX)/lib
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(LIBRARY_VERSION)|' library/attnd.pc.in >$(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
-	ln -sf $(LIBRARY_FILE) $(DESTDIR)$(PREFIX)/lib/libattnd.so.0
-	ln -sf libattnd.so.0 $(DESTDIR)$(PREFIX)/lib/libattnd.so
-	install -D -m 644 LICENSE NOTICE -t $(DESTDIR)$(PREFIX)/share/doc/attnd
-
-uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/attnd $(DESTDIR)$(PREFIX)/bin/attnctl $(DESTDIR)$(PREFIX)/include/attnd.h
-	rm -f $(DESTDIR)$(PREFIX)/lib/libattnd.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/attnd.pc
-	rm -rf $(DESTDIR)$(PREFIX)/share/attnd $(DESTDIR)$(PREFIX)/share/doc/attnd
-
-dist:
-	git archive --prefix=attnd-$(COMMIT)/ -o attnd-$(COMMIT).tar.gz HEAD
+	$(Q)BUILD=$(B) DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' bash scripts/install.sh install lib
 
 clean:
 	rm -rf build compile_commands.json

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# `make install` puts every file where it belongs, and `make uninstall` takes away these and nothing else: not what somebody has added, nor
+# what somebody has changed. `make dist` makes the same bytes twice, and what it makes knows its commit.
+. tests/integration/lib.sh
+BUILD=${ATTND%/attnd}
+place() { # ACTION - of the daemon's files, below $WORK/root
+    DESTDIR=$WORK/root PREFIX=/opt/a BUILD=$BUILD bash scripts/install.sh "$1" daemon
+}
+here() { (cd "$WORK/root" && find . ! -type d | sort); }
+have() { for file in "$@"; do [ -s "$WORK/root/opt/a/$file" ] || echo "$file"; done; }
+
+place install
+expect 'daemon, client, unit, user, demo, licence, documents, man pages' '' "$(have bin/attnd bin/attnctl lib/systemd/system/attnd.service \
+    lib/sysusers.d/attnd.conf share/attnd/demo.jsonc share/attnd/demo-workload.json share/doc/attnd/LICENSE share/doc/attnd/NOTICE share/doc/attnd/README.md \
+    share/doc/attnd/docs/API.md share/doc/attnd/docs/METRICS.md share/doc/attnd/CHANGELOG.md share/man/man8/attnd.8 share/man/man5/attnd.jsonc.5)"
+expect 'every man page of the sources' '' "$(for page in man/*.[1-8]; do have "share/man/man${page##*.}/${page##*/}"; done)"
+expect 'every completion' '' "$(for file in clients/completion/*; do
+    [ ! -e "$file" ] || here | grep -q -e "/share/.*$(basename "$file" | sed 's/^_//; s/[.]bash$//; s/[.]zsh$//')" || echo "$file"
+done)"
+expect 'only they run' '' "$(find "$WORK/root" -type f -perm /111 | grep -v -e '/bin/attnd$' -e '/bin/attnctl$')"
+expect 'the unit starts what was installed' /opt/a/bin/attnd "$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$WORK/root/opt/a/lib/systemd/system/attnd.service")"
+expect 'no file names the folder below which it was put' '' "$(grep -rl -F -e "$WORK" "$WORK/root")"
+expect 'what was installed runs' "$("$ATTND" --version | head -1)" "$("$WORK/root/opt/a/bin/attnd" --version | head -1)"
+links=$(cd "$WORK/root/opt/a/share/doc/attnd" && grep -oE '\]\([^)#:]+[)#]' README.md | sed 's/^](//; s/[)#]$//' | sort -u | while read -r to; do [ -e "$to" ] || echo "$to"; done)
+expect 'links of the installed README lead to documents' '' "$(grep -e '^docs/.*[.]md$' <<<"$links")"
+
+# ---- somebody's own
+own=$WORK/root/opt/a/share/attnd/mine.jsonc changed=$WORK/root/opt/a/share/attnd/demo.jsonc other=$WORK/root/opt/a/bin/other
+echo '{}' >"$own"
+echo '// changed' >>"$changed"
+echo mine >"$other"
+echo notes >"$WORK/root/opt/a/share/doc/attnd/notes"
+mkdir -p "$WORK/root/etc/attnd"
+echo '{}' >"$WORK/root/etc/attnd/attnd.jsonc"
+expect 'a file that was changed is named' "make uninstall: $changed was changed, and stays" "$(place uninstall)"
+expect 'and stays, with all that is not ours' './etc/attnd/attnd.jsonc ./opt/a/bin/other ./opt/a/share/attnd/demo.jsonc ./opt/a/share/attnd/mine.jsonc ./opt/a/share/doc/attnd/notes' \
+    "$(here | paste -sd' ')"
+expect 'again there is nothing to do' "make uninstall: nothing is noted in $WORK/root/opt/a/share/attnd/files.daemon" "$(place uninstall)"
+rm -rf "$WORK/root"
+place install
+place install
+place uninstall
+expect 'of what nobody has touched nothing is left' '' "$(here)"
+expect 'nor an empty folder of ours' '' "$(find "$WORK/root" -type d -name 'attnd*')"
+
+# ---- the archive
+if [ -e .git ] && git rev-parse -q --verify HEAD >/dev/null; then
+    git clone -q --no-hardlinks . "$WORK/clone"
+    (cd "$WORK/clone" && bash scripts/make_dist.sh) >"$WORK/first"
+    name=$(awk '{print $2}' "$WORK/first")
+    cp "$WORK/clone/build/dist/$name" "$WORK/archive.tar.gz"
+    (cd "$WORK/clone" && touch config/* && umask 077 && TZ=Asia/Tokyo LC_ALL=C bash scripts/make_dist.sh) >"$WORK/second"
+    expect 'the same bytes twice' "$(cat "$WORK/first")" "$(cat "$WORK/second")"
+    expect 'git would not commit it' '' "$(git -C "$WORK/clone" status --porcelain)"
+    mkdir "$WORK/unpacked"
+    tar -xzf "$WORK/archive.tar.gz" -C "$WORK/unpacked"
+    expect 'one folder, named like it' "${name%.tar.gz}" "$(ls "$WORK/unpacked")"
+    unpacked=$WORK/unpacked/${name%.tar.gz}
+    expect 'outside a repository the commit is known' "$(git rev-parse HEAD | cut -c1-12) $(git log -1 --format=%ct)" \
+        "$(bash "$unpacked/scripts/version.sh" commit) $(bash "$unpacked/scripts/version.sh" time)"
+    expect 'also below another repository' "$(git rev-parse HEAD | cut -c1-12)" "$(git init -q "$WORK/unpacked" && bash "$unpacked/scripts/version.sh" commit)"
+    expect 'a tag names it' "$(bash scripts/version.sh version)" "$(git -C "$WORK/clone" tag -f "v$(bash scripts/version.sh version)" >/dev/null && bash "$WORK/clone/scripts/version.sh" full)"
+    (cd "$WORK/clone" && bash scripts/make_dist.sh) >/dev/null
+    tagged=attnd-$(bash scripts/version.sh version)
+    tar -xzf "$WORK/clone/build/dist/$tagged.tar.gz" -C "$WORK/unpacked"
+    expect 'and the archive knows' "${tagged#attnd-}" "$(bash "$WORK/unpacked/$tagged/scripts/version.sh" full)"
+else
+    echo 'skip make dist: not in a repository'
+fi
+finish
