@@ -26,6 +26,7 @@
 #   documents man  what is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5
 #   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
+#   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
 #   compile_commands.json clean
 #
 # Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
@@ -79,7 +80,8 @@ UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh scripts/*.sh)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh scripts/*.sh \
+           packaging/debian/post* packaging/debian/pre*)
 
 comma := ,
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
@@ -348,6 +350,11 @@ dist:
 	@bash scripts/make_dist.sh
 deb: all
 	@BUILD=$(B) bash scripts/make_deb.sh
+
+# The package in a bare Debian: installed, started as its unit has it, upgraded, removed, purged. Root, debootstrap, network.
+.PHONY: check-package
+check-package: all
+	@BUILD=$(B) bash scripts/check_package.sh
 
 # What is made of tables in the code: docs/METRICS.md and man/attnd.jsonc.5.
 documents man: $(B)/attnd

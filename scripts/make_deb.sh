@@ -3,11 +3,12 @@
 # make_deb.sh - build/dist/attnd_VERSION_ARCH.deb of what BUILD (build/release) has, by the files of packaging/debian and Debian's dpkg-dev.
 #
 #   REVISION=1                   the part of the version behind the dash
-#   MAINTAINER='NAME <ADDRESS>'  as Debian's control has it
+#   DEBFULLNAME, DEBEMAIL        who packages it
 set -eu
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build/release}
-MAINTAINER=${MAINTAINER:-attnd maintainers <attnd@localhost.localdomain>}
+MAINTAINER="${DEBFULLNAME:-attnd maintainers} <${DEBEMAIL:-attnd@localhost.localdomain}>"
+[ -n "${DEBEMAIL:-}" ] || echo 'make deb: set DEBFULLNAME and DEBEMAIL before you give the package to others' >&2
 version=$(bash scripts/version.sh full)-${REVISION:-1}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(bash scripts/version.sh time)} # dpkg-deb takes no later times
 export SOURCE_DATE_EPOCH
@@ -46,4 +47,5 @@ find "$root" -print0 | xargs -0 touch --no-dereference --date="@$SOURCE_DATE_EPO
 mkdir -p build/dist
 deb=build/dist/attnd_${version}_$architecture.deb
 dpkg-deb --root-owner-group -Zxz --build "$root" "$deb" >/dev/null
+"$BUILD/attnd" --version | sed -n 's/^CUDA: /make deb: CUDA: /p' >&2
 echo "$deb"
