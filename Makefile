@@ -146,6 +146,9 @@ $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $
 DEVICE_SOURCES := $(wildcard kernels/cuda/device/*) kernels/plan.h kernels/values.h config/block_copy.h config/geometry.h config/status.h
 $(call object,kernels/cuda/sources.c): $(DEVICE_SOURCES)
 
+# So are the files of the page.
+$(call object,server/api_dashboard.c): $(wildcard server/dashboard/*)
+
 ifneq ($(findstring x86_64,$(shell $(CC) -dumpmachine)),)
 $(call object,kernels/cpu/cpu_avx2.c): ISA_FLAGS += -mavx2 -mfma -mf16c
 $(call object,kernels/cpu/cpu_avx512.c): ISA_FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c

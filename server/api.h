@@ -2,7 +2,8 @@
 /* api.h - what the files of the API share.
  *
  * There is one file a resource: api_sequences.c, api_kv.c, api_attention.c, api_leases.c, api_workloads.c,
- * api_steps.c, and api_observe.c and api_admin.c for the rest. In it, of each endpoint, how a request is read and how its
+ * api_steps.c, api_dashboard.c for the page, and api_observe.c and api_admin.c for the rest. In it, of each
+ * endpoint, how a request is read and how its
  * answer is written stand side by side, and the routes are at its end. A new endpoint is written there, and if
  * it asks the engine for something new, in scheduler/requests.h.
  *
@@ -34,7 +35,9 @@ enum route_type {
     TYPE_TEXT = 2,    /* text/plain */
     TYPE_TENSORS = 4, /* safetensors */
     TYPE_LINES = 8,   /* application/x-ndjson */
-    TYPE_EVENTS = 16  /* text/event-stream */
+    TYPE_EVENTS = 16, /* text/event-stream */
+    TYPE_PAGE = 32,   /* text/html */
+    TYPE_FILES = 64   /* style, scripts and pictures of a page */
 };
 
 /* Who may ask, and where; access.c. */
@@ -62,7 +65,7 @@ struct route {
     enum route_body body;
     enum route_access access;
     unsigned types;      /* enum route_type */
-    const char *path;    /* "{id}" stands for a number; NULL: the end of a list */
+    const char *path;    /* "{id}" stands for a number, "{name}" for a last part; NULL: the end of a list */
     route_answer answer; /* or, when NULL: */
     enum request_kind kind;
     route_parse parse;
@@ -81,8 +84,8 @@ struct api_resource {
     const struct api_schema *schemas;
 };
 
-extern const struct api_resource api_admin, api_attention, api_kv, api_leases, api_observe, api_sequences,
-    api_steps, api_workloads;
+extern const struct api_resource api_admin, api_attention, api_dashboard, api_kv, api_leases, api_observe,
+    api_sequences, api_steps, api_workloads;
 
 /* Of a route that answers by itself; of one that asks the engine. Behind them: struct route_about. */
 #define ANSWER(method, path, access, types, status, answer, ...)                                             \

@@ -48,7 +48,7 @@ enum {
     KEPT_BYTES = 32 << 10,    /* of a buffer that was used: the rest goes back to the system */
     TURN_READ_MAX = 1 << 20,  /* and of all connections in a turn */
     TURN_ANSWERS_NS = 500000, /* in which connections go on whose answers are written */
-    OUTPUT_HEAD_BYTES_MAX = 1024,
+    OUTPUT_HEAD_BYTES_MAX = 1536,
     REFUSALS = 64, /* connections beyond the limit, to say 503 on */
     LINGER_S = 2,
     TICK_MS = 500,      /* how exactly timeouts are kept, */

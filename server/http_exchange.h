@@ -60,6 +60,7 @@ struct http_exchange {
                                               stays there until finished is called */
     unsigned tail_count;
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
+    const char *headers;          /* constant ones, in place of "Cache-Control: no-store"; NULL: that */
     bool deferred;                /* the handler will call http_answer() later */
     bool held;       /* another thread uses the exchange: it stays as it is until http_let_go() */
     bool failed;     /* set while it was held: the answer is a problem */

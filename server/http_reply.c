@@ -39,6 +39,7 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
              place ? place->name : "", place ? ": " : "", detail);
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
+    x->headers = NULL;
     x->http_status = status_http(status);
     if (x->http_status == 503) /* it may be better soon */
         snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");
@@ -147,11 +148,12 @@ size_t http_reply_head(const struct http_exchange *x, enum http_framing framing,
     else if (framing != HTTP_LENGTH)
         snprintf(body, sizeof body, "Content-Type: %s\r\n%s", x->content_type,
                  framing == HTTP_CHUNKED ? "Transfer-Encoding: chunked\r\n" : "");
-    int n = snprintf(out, capacity,
-                     "HTTP/1.1 %d %s\r\nDate: %s\r\n%sCache-Control: no-store\r\nX-Request-Id: %s\r\n"
-                     "X-Attnd-Node: n%u\r\n%s%s\r\n",
-                     x->http_status, phrase, date, body, x->head.id, x->listener->node, x->extra,
-                     close ? "Connection: close\r\n" : "");
+    int n =
+        snprintf(out, capacity,
+                 "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%sX-Request-Id: %s\r\n"
+                 "X-Attnd-Node: n%u\r\n%s%s\r\n",
+                 x->http_status, phrase, date, body, x->headers ? x->headers : "Cache-Control: no-store\r\n",
+                 x->head.id, x->listener->node, x->extra, close ? "Connection: close\r\n" : "");
     assert(n > 0 && (size_t)n < capacity);
     return (size_t)n;
 }

@@ -244,11 +244,13 @@ static bool is_conditional(const struct route *route)
 static void write_parameters(struct json_writer *w, const struct route *route)
 {
     struct notation id = {"id", "id", w}, query = {route->about.query, route->about.query, w},
-                    tag = {"text", "text", w};
+                    tag = {"text", "text", w}, name_of = {"text(1..64)", "text(1..64)", w};
     char name[NAME_BYTES];
     json_open(w, "parameters", '[');
     if (strstr(route->path, "{id}"))
         write_parameter(w, "id", "path", true, &id);
+    if (strstr(route->path, "{name}"))
+        write_parameter(w, "name", "path", true, &name_of);
     while (query.at && !take(&query, '\0')) {
         take_word(&query, name);
         bool required = !take(&query, '?');
@@ -309,6 +311,13 @@ static void write_response(struct json_writer *w, const struct route *route, int
             write_content(w, "application/x-ndjson", "text");
         if (route->types & TYPE_EVENTS)
             write_content(w, "text/event-stream", "text");
+        if (route->types & TYPE_PAGE)
+            write_content(w, "text/html", "text");
+        if (route->types & TYPE_FILES) {
+            write_content(w, "text/css", "text");
+            write_content(w, "text/javascript", "text");
+            write_content(w, "image/svg+xml", "text");
+        }
         if (status == 503) /* of a daemon that has no connection left */
             write_content(w, "application/problem+json", "Problem");
         json_close(w, '}');
@@ -327,7 +336,7 @@ static bool may_answer(const struct route *route, int http_status)
     case 503:
         return !open;
     case 404: /* of what is named, or of everything at the management listener, */
-        return named || !open;
+        return named || !open || strstr(route->path, "{name}");
     case 410:
     case 421:
         return named;

@@ -31,7 +31,7 @@
 
 static const struct api_resource *const resources[] = {&api_observe,   &api_steps,     &api_sequences,
                                                        &api_kv,        &api_attention, &api_leases,
-                                                       &api_workloads, &api_admin};
+                                                       &api_workloads, &api_admin,     &api_dashboard};
 
 enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
@@ -46,15 +46,17 @@ enum {
     DELIVER_NS = 500000 /* of a turn, for answers of the engine */
 };
 
-/* Whether the path is the route's; a number in the place of "{id}" goes to *id. */
+/* Whether the path is the route's; a number in the place of "{id}" goes to *id. What stands for "{name}" has no slash. */
 static bool path_matches(struct http_text path, const char *pattern, uint64_t *id)
 {
-    const char *hole = strstr(pattern, "{id}");
+    const char *hole = strchr(pattern, '{');
     if (!hole)
         return http_text_is(path, pattern);
     size_t front = (size_t)(hole - pattern), at = front;
     if (path.n <= front || memcmp(path.bytes, pattern, front) != 0)
         return false;
+    if (strcmp(hole, "{name}") == 0)
+        return !memchr(path.bytes + front, '/', path.n - front);
     for (*id = 0; at < path.n && at < front + 16 && path.bytes[at] >= '0' && path.bytes[at] <= '9'; at++)
         *id = *id * 10 + (uint64_t)(path.bytes[at] - '0');
     struct http_text rest = {path.bytes + at, path.n - at};
@@ -119,7 +121,11 @@ static bool is_acceptable(struct http_exchange *x)
                {TYPE_TENSORS, "application/x-safetensors"},
                {TYPE_TENSORS, "application/octet-stream"},
                {TYPE_LINES, "application/x-ndjson"},
-               {TYPE_EVENTS, "text/event-stream"}};
+               {TYPE_EVENTS, "text/event-stream"},
+               {TYPE_PAGE, "text/html"},
+               {TYPE_FILES, "text/css"},
+               {TYPE_FILES, "text/javascript"},
+               {TYPE_FILES, "image/svg+xml"}};
     char served[160] = "";
     size_t n = 0;
     if (x->route->types == 0)

@@ -51,7 +51,7 @@ class Contract:
     def __init__(self, document):
         self.document = document
         self.resolver = jsonschema.RefResolver.from_schema(document)
-        self.paths = [(re.compile(re.sub(r"\\{id\\}", "[0-9]{1,16}", re.escape(path)) + "$"), path) for path in document["paths"]]
+        self.paths = [(re.compile(re.sub(r"\\{name\\}", "[^/]+", re.sub(r"\\{id\\}", "[0-9]{1,16}", re.escape(path))) + "$"), path) for path in document["paths"]]
         self.succeeded = set()
 
     def problem(self, schema, value):

@@ -55,9 +55,9 @@ expect 'probes need none' '200 200' "$(code curl -s "$URL/livez") $(code curl -s
 expect 'without a key' '401 unauthorized this needs a key: Authorization: Bearer KEY' "$(curl -s "$URL/stats" | problem)"
 expect 'and what is wanted is said' 'Bearer realm="attnd"' "$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^WWW-Authenticate: //p')"
 expect 'an unknown path is not told from others' 401 "$(code curl -s "$URL/nothing")"
-expect 'so is every path, with every method, but probes and the contract' '' "$(
+expect 'so is every path, with every method, but probes, the contract and the page' '' "$(
     curl -s "$URL/openapi.json" | jq -r '.paths | to_entries[] | .key as $path | .value | keys[] | "\(. | ascii_upcase) \($path)"' |
-        grep -v '^GET /livez$\|^GET /readyz$\|^GET /openapi.json$' | while read -r method path; do
+        grep -v '^GET /livez$\|^GET /readyz$\|^GET /openapi.json$\|^GET /$\|^GET /dashboard/{name}$' | while read -r method path; do
         [ "$(code curl -s -X "$method" "$URL${path/\{id\}/1}")" = 401 ] || echo "$method $path"
     done
 )"

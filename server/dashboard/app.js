@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+// app.js - the page: what is shown, where it comes from, and when.
+//
+//   /v1/events  --- block events ---> live store --+--> map        While time is stopped the map shows another store, which was read at one
+//   /v1/blocks  --- pages ----------> live store   |               epoch; the live one goes on behind it. A daemon without events is asked
+//               --- ?epoch=E -------> past store --+               for all its blocks whenever the epoch of /stats has changed.
+//   /stats      --- figures, sequences with their tables
+//
+// Other views ask for what they show while they are to be seen. A hidden page asks for nothing.
+import {Api, Problem} from './api.js';
+import {BlockMap} from './map.js';
+import {$, fill, h, setText, swatch, update} from './dom.js';
+import {BlockStore, OTHER, PALETTES, STATES, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, secondsText} from './pure.js';
+import {SequencesView, TreeView} from './sequences.js';
+import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
+import {TourView, WorkloadView} from './learn.js';
+
+const PAGE_BLOCKS = 1000, LOADERS = 4;
+const POLL_MS = 400, VIEW_MS = 500, ABSENT_MS = 10000;
+const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
+const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
+const seconds = () => performance.now() / 1000;
+const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
+
+class App {
+  constructor() {
+    this.api = new Api({askKey: (problem) => this.askKey(problem), onProblem: (p) => this.onProblem(p)});
+    this.info = this.stats = this.live = this.past = null;
+    this.stopped = null;        // the epoch that is shown; null: the present
+    this.hasEvents = null;      // whether there is /v1/events; null: not known yet
+    this.tables = [];           // what the sequences were at some epochs, oldest first
+    this.changes = [];
+    this.denied = new Map();    // scope -> why
+    this.chosen = null;         // a sequence
+    this.map = new BlockMap({viewport: $('viewport'), canvas: $('map'), overlay: $('overlay'), spacer: $('spacer'),
+      on: {hover: (i) => this.readOut(i), pick: (i) => this.showBlock(i)}});
+    this.views = {};
+    for (const [name, View] of Object.entries({sequences: SequencesView, tree: TreeView, waiting: WaitingView, steps: StepsView, prefixes: PrefixesView,
+      block: BlockView, checks: ChecksView, workload: WorkloadView, tour: TourView}))
+      this.views[name] = new View(this);
+    this.tab = 'sequences';
+  }
+
+  // ---- start, and what a hidden page does not do
+
+  async start() {
+    this.setTheme(localStorage.getItem('attnd-theme') ?? (matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'));
+    this.wire();
+    document.addEventListener('visibilitychange', () => this.wake());
+    $('key-button').addEventListener('click', () => { this.api.forgetKey(); location.reload(); });
+    while (!this.info) {
+      try {
+        this.info = await this.api.json('/v1/info');
+      } catch (problem) {
+        this.say(problem.detail ?? String(problem));
+        await sleep(1000);
+      }
+    }
+    const {geometry: g, backend, pool, node, version} = this.info;
+    fill($('what'), `node ${node} · ${backend.name} ${backend.isa || backend.device} · ${g.layers} layers, ${g.query_heads}/${g.kv_heads} heads of ${g.head_dim}, ${g.kv_dtype} · ${
+      countText(pool.blocks)} blocks of ${g.block_size} tokens, ${bytesText(pool.bytes_per_block)} each · ${version}`);
+    $('block-number').max = pool.blocks - 1;
+    this.live = new BlockStore(pool.blocks, g.block_size);
+    this.past = new BlockStore(pool.blocks, g.block_size);
+    this.map.setStore(this.live);
+    this.wake();
+    if (this.api.keyed) this.probeScopes();
+    this.drawLoop();
+  }
+
+  wake() {
+    if (document.hidden) {
+      this.run?.abort();
+      this.run = null;
+    } else if (!this.run && this.live) {
+      this.run = new AbortController();
+      this.follow(this.run.signal);
+      this.poll(this.run.signal);
+      this.refresh(this.run.signal);
+    }
+  }
+
+  // ---- keys
+
+  askKey(problem) {
+    const dialog = $('key-dialog');
+    setText($('key-why'), problem.detail);
+    $('key').value = '';
+    dialog.showModal();
+    return new Promise((done) => {
+      dialog.addEventListener('close', () => {
+        const key = $('key').value.trim(), keep = $('key-keep').checked;
+        $('key').value = '';
+        $('key-button').hidden = false;
+        done({key: /^[\x21-\x7e]+$/.test(key) ? key : 'none', keep}); // what no header can hold is refused by the daemon
+      }, {once: true});
+    });
+  }
+
+  // What a key may do is only told by what it may not. A DELETE of the sequence 0, which there never is, is harmless.
+  async probeScopes() {
+    $('key-button').hidden = false;
+    await this.api.json('/v1/sequences/0', {method: 'DELETE'}).catch(() => null);
+    await this.api.json('/v1/blocks', {query: {limit: 1}}).catch(() => null);
+  }
+
+  onProblem(problem) {
+    const scope = scopeLacked(problem);
+    if (scope && !this.denied.has(scope)) {
+      this.denied.set(scope, problem.detail);
+      for (const button of document.querySelectorAll(`button[data-scope="${scope}"]`)) this.guard(button);
+    }
+  }
+
+  // guard(button): say of a button that the key's scopes do not allow it, and why.
+  guard(button) {
+    const why = this.denied.get(button.dataset.scope);
+    if (!why) return;
+    button.setAttribute('aria-disabled', 'true');
+    button.title = why;
+    button.setAttribute('aria-description', why);
+  }
+
+  // button(label, f, {scope, ...}): one that shows what goes wrong.
+  button(label, f, {scope, message, ...attributes} = {}) {
+    const e = h('button', {type: 'button', dataset: scope ? {scope} : {}, ...attributes}, label);
+    this.onPress(e, f, message);
+    this.guard(e);
+    return e;
+  }
+
+  onPress(button, f, message) {
+    button.addEventListener('click', async (event) => {
+      event.preventDefault();
+      if (button.getAttribute('aria-disabled') === 'true') {
+        this.say(button.title, message);
+        return;
+      }
+      if (button.dataset.busy) return;
+      button.dataset.busy = 'yes';
+      try {
+        this.say(null, message);
+        await f();
+      } catch (problem) {
+        this.say(problem.detail ?? String(problem), message);
+      } finally {
+        delete button.dataset.busy;
+      }
+    });
+  }
+
+  // say(text, element): a message, at the top unless a view has a place of its own; null: none.
+  say(text, e = $('notice')) {
+    e.hidden = text === null;
+    if (text !== null) setText(e, text);
+  }
+
+  link(state, text) {
+    $('lamp').className = `lamp ${state}`;
+    setText($('link-text'), text);
+  }
+
+  // ---- blocks, now
+
+  async loadBlocks(store, {epoch, signal} = {}) {
+    const pages = Math.ceil(store.count / PAGE_BLOCKS);
+    let next = 0;
+    const load = async () => {
+      while (next < pages && !signal?.aborted) {
+        const cursor = PAGE_BLOCKS * next++;
+        const query = {limit: PAGE_BLOCKS, cursor: cursor || undefined, format: 'columns', epoch};
+        const page = await this.api.json('/v1/blocks', {query, signal});
+        store.readPage(page, seconds());
+        this.map.ask();
+      }
+    };
+    await Promise.all(Array.from({length: Math.min(LOADERS, pages)}, load));
+    $('map').dataset.loaded = 'yes';
+  }
+
+  // One block that an event has not said all of.
+  async askBlock(i) {
+    const page = await this.api.json('/v1/blocks', {query: {limit: 1, cursor: i || undefined, format: 'columns'}});
+    this.live.readPage(page, seconds());
+    this.map.ask();
+  }
+
+  async follow(signal) {
+    let loading = null;
+    const load = () => {
+      loading ??= this.loadBlocks(this.live, {signal}).then(() => this.say(null, $('map-message')), (problem) => this.mapProblem(problem))
+        .finally(() => { loading = null; });
+      return loading;
+    };
+    try {
+      await this.api.events({
+        signal,
+        opened: () => { this.hasEvents = true; this.dropped = 0; load(); },
+        on: (e) => this.onEvent(e, load),
+      });
+    } catch (problem) {
+      if (!(problem instanceof Problem)) throw problem;
+      this.hasEvents = false;
+      await this.followByPolling(signal, load, problem);
+    }
+  }
+
+  async followByPolling(signal, load, problem) {
+    this.say(problem.status === 404 ? 'This daemon has no /v1/events: the map is read again whenever the state has changed.'
+      : `${problem.detail}: the map is read again whenever the state has changed.`, $('map-message'));
+    let shown = -1;
+    while (!signal.aborted) {
+      if (this.stats?.epoch !== shown || this.live.counts.at(-1) > 0) {
+        const epoch = this.stats?.epoch, begin = performance.now();
+        await this.loadBlocks(this.live, {signal}).catch((p) => this.mapProblem(p));
+        shown = epoch;
+        await sleep(Math.max(POLL_MS / 4, performance.now() - begin));
+      }
+      await sleep(POLL_MS / 4);
+    }
+  }
+
+  mapProblem(problem) {
+    if (problem.name === 'AbortError') return;
+    this.say(problem.detail ?? String(problem), $('map-message'));
+  }
+
+  onEvent(e, load) {
+    if (e.event === 'missed') {
+      this.note({text: `${plural(e.missed, 'event')} missed: the map is read again`});
+      load();
+      return;
+    }
+    if (e.event === 'block') {
+      if (!this.live.readEvent(e, seconds())) this.askBlock(e.block).catch((p) => this.mapProblem(p));
+      if (this.stopped === null) {
+        if (e.change !== 'taken' || this.live.count < 4096) this.map.flash(e.block, seconds());
+        this.map.ask();
+      }
+      this.views.block.onEvent(e);
+      this.note(e);
+    } else if (e.event === 'sequence') {
+      this.live.at = Math.max(this.live.at, e.epoch);
+      this.note(e);
+    }
+  }
+
+  note(change) {
+    this.changes.push(change);
+    if (this.changes.length > 64) this.changes.splice(0, 32);
+    this.changesDrawn = false;
+  }
+
+  // ---- figures and sequences
+
+  async poll(signal) {
+    let tag = null;
+    while (!signal.aborted) {
+      try {
+        const limit = this.views.sequences.limit;
+        const answer = await this.api.fetch('/stats', {query: {limit}, headers: tag ? {'If-None-Match': tag} : {}, signal});
+        if (answer.status !== 304) {
+          tag = answer.headers.get('ETag');
+          this.takeStats(await answer.json());
+        }
+        this.link('good', this.hasEvents === false ? 'connected, by polling' : 'connected');
+      } catch (problem) {
+        if (signal.aborted) return;
+        tag = null;
+        this.link('bad', problem.detail ?? String(problem));
+      }
+      await sleep(POLL_MS);
+    }
+  }
+
+  takeStats(stats) {
+    const before = this.stats, now = seconds();
+    if (before && now > this.statsAt) this.stepRate = (stats.scheduler.steps - before.scheduler.steps) / (now - this.statsAt);
+    this.stats = stats;
+    this.statsAt = now;
+    this.tables.push({epoch: stats.epoch, items: stats.sequences.items, count: stats.sequences.count});
+    if (this.tables.length > TABLES_KEPT) this.tables.shift();
+    this.drawFigures();
+    for (const name of ['sequences', 'tree', 'checks']) if (this.tab === name) this.views[name].draw();
+  }
+
+  // tablesShown(): the sequences at the epoch that is shown, as far as this page has seen them.
+  tablesShown() {
+    if (this.stopped === null) return this.tables.at(-1) ?? {epoch: 0, items: [], count: 0};
+    return this.tables.findLast((t) => t.epoch <= this.stopped) ?? {epoch: null, items: [], count: 0};
+  }
+
+  drawFigures() {
+    const {pool, scheduler, counters, sequences} = this.stats;
+    const saved = pool.tokens_logical - pool.tokens_physical, fraction = scheduler.roof_fraction;
+    const figures = [
+      ['sequences', countText(sequences.count)],
+      ['queued', countText(scheduler.queued)],
+      ['running', countText(scheduler.running)],
+      ['swapped', countText(scheduler.swapped)],
+      ['steps a second', countText(this.stepRate ?? 0)],
+      ['K and V read', `${scheduler.gb_per_s.toPrecision(3)} GB/s`],
+      ['of the roof', `${(100 * fraction).toFixed(fraction < 0.1 ? 1 : 0)} %`],
+      ['saved by sharing', bytesText(saved / pool.block_size * pool.bytes_per_block)],
+      ['copies on write', countText(counters.cow_copies)],
+      ['evictions', countText(counters.evictions)],
+      ['preemptions', countText(counters.preemptions)],
+      ['pool used', `${(100 * (1 - pool.free / pool.blocks)).toFixed(1)} %`],
+    ];
+    update($('figures'), figures, ([name]) => name, ([name]) => h('div', {}, h('span', {class: 'name'}, name), h('div', {class: 'value'})),
+      (e, [, value]) => setText(e.lastElementChild, value));
+  }
+
+  // ---- drawing what changes often, a few times a second
+
+  async drawLoop() {
+    for (;;) {
+      if (!document.hidden) {
+        this.drawLegend();
+        this.drawChanges();
+        this.drawTime();
+        if (this.map.mode === 'age') this.map.repaint();
+      }
+      await sleep(150);
+    }
+  }
+
+  get shown() {
+    return this.stopped === null ? this.live : this.past;
+  }
+
+  drawLegend() {
+    const theme = this.map.theme, counts = this.shown.counts, mode = this.map.mode;
+    const items = mode === 'state' || mode === 'owner'
+      ? STATES.map((state, code) => ({key: state, colour: hexToRgb(PALETTES[theme].states[code]), label: state, count: counts[code]}))
+        .filter((item) => mode === 'state' || !['held', 'shared'].includes(item.key))
+      : [{key: 'none', colour: hexToRgb(PALETTES[theme].none), label: 'free'}].filter(() => mode !== 'age')
+        .concat(legendOf(mode, theme, this.shown.blockSize).map(([colour, label]) => ({key: label, colour, label})));
+    if (mode === 'owner') items.push({key: 'other', colour: hexToRgb(PALETTES[theme].other), label: 'of another key'}, {key: 'hue', label: 'held: a hue a sequence'});
+    const unknown = counts.at(-1);
+    if (unknown) items.push({key: 'unknown', colour: hexToRgb(PALETTES[theme].states.at(-1)), label: 'not read yet', count: unknown});
+    const key = (item) => `${theme} ${mode} ${item.key}`;
+    update($('legend'), items, key, (item) => h('li', {dataset: {state: item.key}}, item.colour && swatch(item.colour), item.label, h('b', {})),
+      (e, item) => setText(e.lastElementChild, item.count === undefined ? '' : countText(item.count)));
+  }
+
+  drawChanges() {
+    if (this.changesDrawn) return;
+    this.changesDrawn = true;
+    const latest = this.changes.slice(-CHANGES_SHOWN).reverse();
+    fill($('changes'), latest.length ? latest.map((e) => h('li', {}, h('span', {class: 'when'}, e.epoch ?? ''), h('span', {}, e.text ?? changeText(e))))
+      : h('li', {class: 'dim'}, this.hasEvents === false ? 'This daemon tells no events.' : 'Nothing has changed since this page was opened.'));
+  }
+
+  // ---- time
+
+  drawTime() {
+    const slider = $('epoch'), last = Math.max(this.live.at, this.stopped ?? 0);
+    const first = Math.max(this.oldest ?? 0, last - EPOCHS + 1, 0);
+    slider.min = first;
+    slider.max = last;
+    if (document.activeElement !== slider || this.stopped === null) slider.value = this.stopped ?? last;
+    setText($('epoch-text'), this.stopped === null ? `epoch ${countText(last)}` : `${countText(this.stopped)} of ${countText(last)}`);
+    setText($('stop'), this.stopped === null ? 'Stop' : 'Go on');
+    $('stop').setAttribute('aria-pressed', String(this.stopped !== null));
+    $('map-panel').dataset.epoch = this.shown.at;
+    $('map-panel').dataset.stopped = this.stopped === null ? 'no' : this.stoppedLoaded === this.stopped ? 'yes' : 'loading';
+  }
+
+  async stopAt(epoch) {
+    this.stopped = Math.max(0, epoch);
+    this.stoppedLoaded = null;
+    if (this.stopping) return; // it looks again when it is done
+    this.stopping = true;
+    try {
+      while (this.stopped !== null && this.stoppedLoaded !== this.stopped) await this.loadPast(this.stopped);
+    } finally {
+      this.stopping = false;
+    }
+  }
+
+  async loadPast(epoch) {
+    this.past.forget();
+    try {
+      await this.loadBlocks(this.past, {epoch});
+      this.say(null, $('map-message'));
+    } catch (problem) {
+      if (problem.status === 410) this.oldest = Math.max(this.oldest ?? 0, epoch + 1);
+      const known = problem.status !== 422 || this.live.at === 0;
+      this.say(known ? problem.detail : `This daemon does not keep earlier epochs: the map stands as it was. (${problem.detail})`, $('map-message'));
+      if (!known) this.copyLive();
+    }
+    this.stoppedLoaded = epoch;
+    if (this.stopped !== null) this.map.setStore(this.past);
+    this.drawTime();
+    this.redrawTables();
+  }
+
+  copyLive() {
+    for (const name of ['state', 'refs', 'fill', 'owner', 'touched', 'counts']) this.past[name].set(this.live[name]);
+    this.past.at = this.live.at;
+  }
+
+  goOn() {
+    this.stopped = null;
+    this.map.setStore(this.live);
+    this.drawTime();
+    this.redrawTables();
+  }
+
+  redrawTables() {
+    this.views.sequences.draw();
+    this.views.tree.draw();
+  }
+
+  // ---- tabs, and views that ask for themselves
+
+  select(name, focus = false) {
+    this.tab = name;
+    for (const tab of document.querySelectorAll('[role="tab"]')) {
+      const on = tab.id === `tab-${name}`;
+      tab.setAttribute('aria-selected', String(on));
+      tab.tabIndex = on ? 0 : -1;
+      if (on && focus) tab.focus();
+    }
+    for (const panel of document.querySelectorAll('[role="tabpanel"]')) panel.hidden = panel.id !== `view-${name}`;
+    const view = this.views[name];
+    view.due = 0;
+    view.draw?.();
+  }
+
+  async refresh(signal) {
+    while (!signal.aborted) {
+      const view = this.views[this.tab];
+      if (view.load && performance.now() >= (view.due ?? 0)) {
+        try {
+          await view.load(signal);
+          view.due = performance.now() + (view.everyMs ?? VIEW_MS);
+          if (view.failed) this.say(null, view.message);
+          view.failed = false;
+        } catch (problem) {
+          if (signal.aborted) return;
+          view.failed = true;
+          const absent = problem.status === 404 && view.path;
+          this.say(absent ? `This daemon has no ${view.path}. ${view.instead ?? ''}` : problem.detail ?? String(problem), view.message);
+          view.due = performance.now() + (absent || problem.status === 403 ? ABSENT_MS : VIEW_MS);
+        }
+      }
+      await sleep(50);
+    }
+  }
+
+  // ---- one block, one sequence
+
+  readOut(i) {
+    if (i < 0 || !this.shown) {
+      setText($('readout'), 'Point at a cell.');
+      return;
+    }
+    const s = this.shown, owner = s.owner[i], code = s.state[i];
+    const parts = [`block ${i}`, STATES[code] ?? 'not read yet', plural(s.refs[i], 'reference'), `${s.fill[i]} of ${s.blockSize} tokens`];
+    if (owner === OTHER) parts.push('owner: other');
+    else if (owner) {
+      const holders = this.views.sequences.holders().get(i);
+      parts.push(holders?.length > 1 ? `held by ${list(holders)}` : `owner ${owner}`);
+    }
+    setText($('readout'), parts.join(' · '));
+  }
+
+  showBlock(i) {
+    this.views.block.choose(i);
+    this.select('block');
+  }
+
+  choose(id) {
+    this.chosen = id;
+    const row = this.tablesShown().items.find((s) => s.id === id);
+    this.map.mark(row?.blocks ?? []);
+    if (row?.blocks?.length) this.map.show(row.blocks[0]);
+    this.redrawTables();
+  }
+
+  // ---- controls
+
+  setTheme(theme) {
+    document.documentElement.dataset.theme = theme;
+    this.map.set({theme});
+    for (const view of Object.values(this.views)) view.draw?.();
+  }
+
+  wire() {
+    $('theme-button').addEventListener('click', () => {
+      const theme = this.map.theme === 'dark' ? 'light' : 'dark';
+      localStorage.setItem('attnd-theme', theme);
+      this.setTheme(theme);
+    });
+    for (const input of $('modes').querySelectorAll('input')) input.addEventListener('change', () => { this.map.set({mode: input.value}); this.drawLegend(); });
+    $('zoom-in').addEventListener('click', () => this.map.zoomBy(1));
+    $('zoom-out').addEventListener('click', () => this.map.zoomBy(-1));
+    $('zoom-fit').addEventListener('click', () => this.map.zoomBy(0));
+    $('stop').addEventListener('click', () => this.stopped === null ? this.stopAt(this.live.at) : this.goOn());
+    $('earlier').addEventListener('click', () => this.stopAt((this.stopped ?? this.live.at) - 1));
+    $('later').addEventListener('click', () => this.stopAt(Math.min(this.live.at, (this.stopped ?? this.live.at) + 1)));
+    $('epoch').addEventListener('input', () => this.stopAt(Number($('epoch').value)));
+    const tabs = [...document.querySelectorAll('[role="tab"]')];
+    tabs.forEach((tab, i) => {
+      tab.addEventListener('click', () => this.select(tab.id.slice(4)));
+      tab.addEventListener('keydown', (e) => {
+        const to = {ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: tabs.length - 1}[e.key];
+        if (to === undefined) return;
+        e.preventDefault();
+        this.select(tabs.at(to % tabs.length).id.slice(4), true);
+      });
+    });
+    for (const button of document.querySelectorAll('button.curl')) button.addEventListener('click', () => this.showCurl(button.dataset.view));
+    for (const view of Object.values(this.views)) view.wire?.();
+    for (const button of document.querySelectorAll('button[data-scope]')) this.guard(button);
+    this.select('sequences');
+  }
+
+  // ---- copy as curl
+
+  requestsOf(view) {
+    if (view === 'map') return [{path: '/v1/blocks', query: {limit: PAGE_BLOCKS, format: 'columns', epoch: this.stopped ?? undefined}}, {path: '/v1/events', headers: {Accept: 'text/event-stream'}}];
+    if (view === 'sequences') return [{path: '/stats', query: {limit: this.views.sequences.limit}}];
+    return this.views[view].requests();
+  }
+
+  showCurl(view) {
+    this.showLines(this.requestsOf(view).map((r) => typeof r === 'string' ? r : this.api.curl(r)));
+  }
+
+  async showLines(lines) {
+    const text = lines.join('\n');
+    $('curl-text').value = text;
+    setText($('curl-note'), this.api.keyed ? 'The shell has the key in the variable ATTND_KEY.' : 'For a POSIX shell.');
+    setText($('curl-done'), '');
+    $('curl-dialog').showModal();
+    $('curl-text').select();
+    await navigator.clipboard?.writeText(text).then(() => setText($('curl-done'), 'copied'), () => setText($('curl-done'), 'select it to copy'));
+  }
+}
+
+new App().start();

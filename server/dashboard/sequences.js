@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// sequences.js - sequences with their tables, and the fork tree.
+import {$, context2d, fill, h, setText, update} from './dom.js';
+import {PALETTES, bytesText, countText, forkTree, holdersOf, list, plural, secondsText, zerosBody, zerosLine} from './pure.js';
+
+const LIMIT = 200, ROWS_SHOWN = 100;
+const TABLE_CELL = 12, TABLE_ROWS_MAX = 4;
+const ORDERS = {
+  id: (a, b) => a.id - b.id,
+  length: (a, b) => b.length - a.length,
+  shared: (a, b) => b.shared_blocks - a.shared_blocks,
+  idle: (a, b) => a.idle_s - b.idle_s,
+  state: (a, b) => a.state.localeCompare(b.state),
+};
+
+const ratio = () => window.devicePixelRatio || 1;
+
+export class SequencesView {
+  constructor(app) {
+    this.app = app;
+    this.limit = LIMIT;
+    this.pointed = -1; // a block, in all tables
+  }
+
+  wire() {
+    $('sequence-filter').addEventListener('input', () => this.draw());
+    $('sequence-sort').addEventListener('change', () => this.draw());
+  }
+
+  holders() {
+    const tables = this.app.tablesShown();
+    if (this.holdersEpoch !== tables) {
+      this.holdersEpoch = tables;
+      this.holdersMap = holdersOf(tables.items);
+    }
+    return this.holdersMap;
+  }
+
+  matching(items) {
+    const words = $('sequence-filter').value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    const text = (s) => `${s.id} ${s.state} ${s.parent ? `parent ${s.parent}` : ''} ${s.workload ? `workload ${s.workload}` : ''}`.toLowerCase();
+    return items.filter((s) => words.every((w) => /^\d+$/.test(w) ? String(s.id) === w || String(s.workload ?? '') === w || String(s.parent ?? '') === w : text(s).includes(w)));
+  }
+
+  draw() {
+    if (this.app.tab !== 'sequences' || !this.app.stats) return;
+    const tables = this.app.tablesShown(), all = this.matching(tables.items).sort(ORDERS[$('sequence-sort').value]);
+    const shown = all.slice(0, ROWS_SHOWN), message = $('sequences-message');
+    const past = this.app.stopped !== null;
+    this.app.say(!past ? null : tables.epoch === null ? 'This page had not been opened at that epoch: it has no tables of it.'
+      : `Tables as this page saw them at epoch ${tables.epoch}.`, message);
+    update($('sequence-list'), shown, (s) => s.id, (s) => this.makeRow(s), (e, s) => this.drawRow(e, s));
+    const hidden = tables.count - shown.length;
+    setText($('sequences-more'), !tables.count ? 'There are no sequences. Start a workload or the tour, or POST /v1/sequences.'
+      : hidden > 0 ? `${plural(shown.length, 'sequence')} shown of ${countText(tables.count)}.` : '');
+    this.drawChosen(tables.items.find((s) => s.id === this.app.chosen));
+  }
+
+  makeRow(s) {
+    const canvas = h('canvas', {role: 'img'});
+    const row = h('li', {}, h('div', {class: 'row-head'}, h('button', {type: 'button', class: 'id', onclick: () => this.app.choose(s.id)}, s.id), h('span', {}),
+      h('span', {class: 'right'})), canvas);
+    canvas.addEventListener('mousemove', (e) => this.point(row, e));
+    canvas.addEventListener('mouseleave', () => this.point(row, null));
+    canvas.addEventListener('click', (e) => { const b = this.blockIn(row, e); if (b !== undefined) this.app.showBlock(b); });
+    return row;
+  }
+
+  drawRow(row, s) {
+    const [head, canvas] = row.children, [, what, right] = head.children;
+    row.sequence = s;
+    row.setAttribute('aria-current', String(s.id === this.app.chosen));
+    const blocks = s.blocks.length || s.host_blocks?.length || 0;
+    setText(what, [s.state, plural(s.length, 'token'), s.parent ? `fork of ${s.parent}` : '', s.workload ? `workload ${s.workload}` : '', s.priority ? `priority ${s.priority}` : '']
+      .filter(Boolean).join(' · '));
+    setText(right, `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''} · ${secondsText(s.idle_s)} idle`);
+    canvas.setAttribute('aria-label', s.blocks.length ? `Blocks in token order: ${list(s.blocks, 12)}` : 'No blocks in the pool');
+    this.drawTable(canvas, s);
+  }
+
+  // Cells in token order: of the colour that the map has for them, with a bar below what somebody else holds too.
+  drawTable(canvas, s) {
+    const cell = Math.round(TABLE_CELL * ratio()), width = Math.floor(($('sequence-list').clientWidth - 10) * ratio());
+    const columns = Math.max(1, Math.floor(width / cell)), all = s.blocks.length || s.host_blocks?.length || 0;
+    const rows = Math.min(TABLE_ROWS_MAX, Math.ceil(all / columns)), n = Math.min(all, rows * columns);
+    canvas.hidden = n === 0;
+    if (!n) return;
+    Object.assign(canvas.dataset, {cell, columns});
+    const c = context2d(canvas, Math.min(n, columns) * cell, rows * cell), theme = this.app.map.theme, palette = PALETTES[theme], holders = this.holders();
+    const gap = Math.max(1, Math.round(cell / 10)), block = this.app.live.blockSize;
+    c.clearRect(0, 0, canvas.width, canvas.height);
+    for (let i = 0; i < n; i++) {
+      const x = i % columns * cell, y = Math.floor(i / columns) * cell, id = s.blocks[i], shared = (holders.get(id)?.length ?? 0) > 1 || this.app.shown.refs[id] > 1;
+      const full = Math.min(1, Math.max(0, (s.length - i * block) / block)), size = cell - gap;
+      c.fillStyle = palette.states[id === undefined ? 3 : shared ? 2 : 1];
+      if (id === undefined) c.globalAlpha = 0.45; // in host memory
+      c.fillRect(x, y, size, size);
+      c.globalAlpha = 1;
+      if (full < 1) {
+        const level = Math.round(size * full);
+        c.fillStyle = palette.states[0];
+        c.fillRect(x + level, y, size - level, size - Math.max(2, Math.round(cell / 6)));
+      }
+      if (id !== undefined && id === this.pointed) {
+        c.strokeStyle = palette.ink;
+        c.lineWidth = 2;
+        c.strokeRect(x + 1, y + 1, size - 2, size - 2);
+      }
+    }
+  }
+
+  blockIn(row, e) {
+    const canvas = row.lastElementChild, box = canvas.getBoundingClientRect(), cell = Number(canvas.dataset.cell), columns = Number(canvas.dataset.columns);
+    return row.sequence.blocks[Math.floor((e.clientY - box.top) * ratio() / cell) * columns + Math.floor((e.clientX - box.left) * ratio() / cell)];
+  }
+
+  // A block under the pointer is outlined in every table that has it, and in the map.
+  point(row, e) {
+    const block = e ? this.blockIn(row, e) ?? -1 : -1;
+    if (block === this.pointed) return;
+    this.pointed = block;
+    this.app.map.mark(block >= 0 ? [block] : []);
+    this.app.readOut(block);
+    this.draw();
+  }
+
+  drawChosen(s) {
+    const box = $('sequence-chosen');
+    box.hidden = this.app.chosen === null || !s;
+    if (box.hidden || (box.dataset.id === String(s.id) && box.dataset.length === String(s.length))) return;
+    Object.assign(box.dataset, {id: s.id, length: s.length});
+    const {app} = this, message = h('p', {class: 'message', hidden: true}), geometry = app.info.geometry;
+    const path = `/v1/sequences/${s.id}`, shared = s.blocks.filter((b) => (this.holders().get(b)?.length ?? 0) > 1);
+    const act = (label, request) => [app.button(label, () => app.api.json(request.path, request), {scope: 'infer', message})];
+    const fork = {path: `${path}/fork`, method: 'POST', body: {count: 1}}, cut = {path: `${path}/truncate`, method: 'POST', body: {length: Math.max(0, s.length - 1)}},
+      end = {path, method: 'DELETE'};
+    const zeros = {sequence: s.id, tokens: 1, geometry};
+    const write = zerosLine({...zeros, base: app.api.base, keyed: app.api.keyed});
+    fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), shared.length ? ` shares ${list(shared)} with ${list([...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id))}.`
+      : ' shares no block with another one that is listed.'),
+    h('div', {class: 'bar'}, act('Fork', fork), app.button('Append a token', () => app.api.json('/v1/append', {method: 'POST', bytes: zerosBody(zeros)}), {scope: 'infer', message}),
+      act('Cut off one', cut), act('Delete', end), h('button', {type: 'button', class: 'curl', onclick: () => app.showLines([app.api.curl(fork)])}, 'fork as curl'),
+      h('button', {type: 'button', class: 'curl', onclick: () => app.showLines([write, app.api.curl(cut), app.api.curl(end)].filter(Boolean))}, 'others as curl'),
+      h('button', {type: 'button', onclick: () => { app.choose(null); }}, 'Close')), message);
+  }
+}
+
+// ---- the fork tree --------------------------------------------------------------------------------------
+
+const ROW = 20, CELL = 12, LEFT = 70;
+
+export class TreeView {
+  constructor(app) {
+    this.app = app;
+    this.pointed = -1;
+  }
+
+  wire() {
+    const canvas = $('tree');
+    canvas.addEventListener('mousemove', (e) => this.point(e));
+    canvas.addEventListener('mouseleave', () => this.point(null));
+    canvas.addEventListener('click', (e) => {
+      const node = this.tree?.nodes[this.nodeAt(e)];
+      if (node) this.app.showBlock(node.blocks[Math.max(0, this.columnAt(e) - node.from)] ?? node.blocks[0]);
+    });
+  }
+
+  columnAt(e) {
+    return Math.floor((e.clientX - $('tree').getBoundingClientRect().left - LEFT) / this.cellSize);
+  }
+
+  nodeAt(e) {
+    const row = Math.floor((e.clientY - $('tree').getBoundingClientRect().top) / ROW), column = this.columnAt(e);
+    return this.tree.nodes.findIndex((n) => n.row === row && column >= n.from && column < n.from + n.blocks.length);
+  }
+
+  point(e) {
+    if (!this.tree) return;
+    const at = e ? this.nodeAt(e) : -1;
+    if (at === this.pointed) return;
+    this.pointed = at;
+    const node = this.tree.nodes[at];
+    this.app.map.mark(node?.blocks ?? []);
+    setText($('tree-readout'), !node ? 'A run of blocks is drawn once, however many sequences hold it. Point at one.'
+      : `${plural(node.blocks.length, 'block')} (${list(node.blocks)}) held by ${node.ids.length > 1 ? 'sequences' : 'sequence'} ${list(node.ids, 10)}`);
+    this.paint();
+  }
+
+  draw() {
+    if (this.app.tab !== 'tree' || !this.app.stats) return;
+    const tables = this.app.tablesShown();
+    this.tree = forkTree(tables.items.slice(0, 200));
+    const {saved, rows, columns} = this.tree;
+    setText($('tree-sum'), `${plural(rows.length, 'sequence')} with blocks; sharing saves ${plural(saved, 'block')}, ${bytesText(saved * this.app.info.pool.bytes_per_block)}`);
+    this.app.say(!rows.length ? 'No sequence has blocks now.' : tables.count > tables.items.length ? `The first ${tables.items.length} of ${countText(tables.count)} sequences.` : null, $('tree-message'));
+    this.cellSize = columns > 400 ? 2 : columns > 150 ? 4 : columns > 60 ? 8 : CELL;
+    this.paint();
+  }
+
+  paint() {
+    const {nodes, rows, columns} = this.tree, canvas = $('tree'), k = ratio(), size = this.cellSize;
+    canvas.hidden = !rows.length;
+    if (!rows.length) return;
+    const c = context2d(canvas, Math.round((LEFT + columns * size + 8) * k), Math.round(rows.length * ROW * k)), style = getComputedStyle(document.documentElement);
+    const theme = this.app.map.theme, palette = PALETTES[theme], gap = size > 4 ? 1 : 0;
+    c.setTransform(k, 0, 0, k, 0, 0);
+    c.clearRect(0, 0, canvas.width, canvas.height);
+    c.font = `12px ${style.getPropertyValue('--mono')}`;
+    c.textBaseline = 'middle';
+    rows.forEach((id, row) => {
+      c.fillStyle = id === this.app.chosen ? style.getPropertyValue('--strong') : style.getPropertyValue('--ink');
+      c.fillText(String(id), 2, row * ROW + ROW / 2, LEFT - 10);
+    });
+    c.strokeStyle = style.getPropertyValue('--dim');
+    c.lineWidth = 1;
+    nodes.forEach((node, at) => {
+      const y = node.row * ROW + ROW / 2, x = LEFT + node.from * size, parent = nodes[node.parent];
+      if (parent && parent.row !== node.row) { // from the run that it begins with
+        c.beginPath();
+        c.moveTo(x - 3.5, parent.row * ROW + ROW / 2 + 6);
+        c.lineTo(x - 3.5, y + 0.5);
+        c.lineTo(x, y + 0.5);
+        c.stroke();
+      }
+      node.blocks.forEach((_, i) => {
+        c.fillStyle = at === this.pointed ? palette.ink : palette.states[node.ids.length > 1 ? 2 : 1];
+        c.fillRect(x + i * size, y - 6, size - gap, 12);
+      });
+    });
+    c.setTransform(1, 0, 0, 1, 0, 0);
+  }
+}
