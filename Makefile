@@ -6,6 +6,7 @@
 #   check-faults   builds with seven defects, one at a time, each of which the verification must find, and eight orders of sums, conformance
 #   check-mutants  defects of tests/*/mutants.txt, one at a time: the simulation, conformance and emulation must find each; hours
 #   demo           a workload with the lengths of a real trace: decoded, verified, reported; about half a minute
+#   check-browser  the page in a headless Chromium, and what it computes under node; IMAGES=docs/images: its pictures are made anew
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
 #   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
@@ -80,8 +81,8 @@ UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh scripts/*.sh \
-           packaging/debian/post* packaging/debian/pre*)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/browser/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh \
+           scripts/*.sh packaging/debian/post* packaging/debian/pre*)
 
 comma := ,
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))
@@ -293,6 +294,11 @@ check: $(B)/attnd $(B)/attnctl $(TESTS) $(BENCHES) $(REGISTERED) checkdeps
 	@$(MAKE) -s $(CJSON_DIR)/cJSON.c || echo 'no source of cJSON: libattnd is not built, and its tests are skipped'
 	$(Q)[ ! -e $(CJSON_DIR)/cJSON.c ] || $(MAKE) $(B)/tests/library
 	@MODE=$(MODE) bash tests/run.sh
+
+# The page, by Chromium and node; see tests/browser/run.sh.
+.PHONY: check-browser
+check-browser: $(B)/attnd $(B)/attnctl
+	@MODE=$(MODE) IMAGES=$(IMAGES) bash tests/browser/run.sh
 
 # Every triple of the grid's values instead of every pair, about a quarter of an hour; every preset for every GPU, some minutes.
 .PHONY: check-full
