@@ -319,7 +319,7 @@ class App {
         this.drawLegend();
         this.drawChanges();
         this.drawTime();
-        if (this.map.mode === 'age') this.map.repaint();
+        this.map.age(seconds());
       }
       await sleep(150);
     }
@@ -523,6 +523,7 @@ class App {
   requestsOf(view) {
     if (view === 'map') return [{path: '/v1/blocks', query: {limit: PAGE_BLOCKS, format: 'columns', epoch: this.stopped ?? undefined}}, {path: '/v1/events', headers: {Accept: 'text/event-stream'}}];
     if (view === 'sequences') return [{path: '/stats', query: {limit: this.views.sequences.limit}}];
+    if (view === 'create') return [{path: '/v1/sequences', method: 'POST', body: this.views.sequences.newBody()}];
     return this.views[view].requests();
   }
 

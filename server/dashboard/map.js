@@ -7,12 +7,14 @@
 //     |                    |  scrollTop / cell is of its colour and nothing else: a test reads the map by it.
 //     +--------------------+
 //     | spacer             |                   Cursor, selection and flashes are drawn on the overlay.
-import {CELL_MAX, PALETTES, cellColour, columnsOf, fitCell, gapOf, hexToRgb} from './pure.js';
+import {CELL_MAX, PALETTES, cellColour, cellKey, columnsOf, fitCell, gapOf, hexToRgb} from './pure.js';
 import {context2d} from './dom.js';
 
-const FLASH_S = 1.2;
+const FLASH_S = 1.2, FRAMES_NOTED = 1000;
 const DETAIL_CELL = 10; // from this size on a cell shows how full it is, and
-const DIGIT_CELL = 16;  // from this one on its references
+const DIGIT_CELL = 16;  // from this one on its references, and
+const NAME_CELL = 36;   // from this one its number
+const GREY = [122, 134, 148];
 // Digits of 3 by 5 pixels, a row a number of three bits.
 const DIGITS = ['75557', '26227', '71747', '71717', '55711', '74717', '74757', '71111', '75757', '75717'].map((s) => [...s].map(Number));
 const pack = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0; // as little-endian canvases have it
@@ -29,7 +31,9 @@ export class BlockMap {
     this.marked = new Set();   // blocks of a selected sequence, or of the tour
     this.flashes = new Map();  // block -> when it began
     this.frame = 0;
-    this.frames = [];          // milliseconds that the latest frames took to paint
+    this.painted = 0;          // frames
+    this.complete = false;     // every block was painted once
+    this.colours = new Map();  // of the cells that were painted, by their keys
     this.calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
     viewport.addEventListener('scroll', () => this.ask(true));
     canvas.addEventListener('mousemove', (e) => this.on.hover(this.blockAt(e)));
@@ -43,6 +47,7 @@ export class BlockMap {
 
   setStore(store) {
     this.store = store;
+    this.keys = new Float64Array(store.count); // of what was painted of each cell
     this.layout();
   }
 
@@ -158,7 +163,8 @@ export class BlockMap {
     if (store.allDirty) {
       this.pixels.fill(0);
       this.colours = new Map();
-      for (let i = first; i < end; i++) this.paintCell(i, first, now);
+      if (this.cell < DETAIL_CELL) this.paintSmall(first, end, now);
+      else for (let i = first; i < end; i++) this.paintCell(i, first, now);
       this.context.putImageData(this.image, 0, 0);
     } else if (store.dirty.size) {
       let low = rows, high = -1;
@@ -174,28 +180,74 @@ export class BlockMap {
     store.allDirty = false;
     store.dirty.clear();
     this.paintMarks(first, end, now);
-    this.frames.push(performance.now() - begin);
-    if (this.frames.length > 600) this.frames.shift();
+    this.note(begin);
     this.canvas.dataset.epoch = store.at;
+  }
+
+  // For whoever measures: a measure a frame, and a mark when every block was read and painted.
+  note(begin) {
+    if (++this.painted % FRAMES_NOTED === 0) performance.clearMeasures('map-frame');
+    performance.measure('map-frame', {start: begin, end: performance.now()});
+    if (!this.complete && this.store.counts.at(-1) === 0) {
+      this.complete = true;
+      performance.mark('map-painted');
+    }
+  }
+
+  coloursOf(i, now) {
+    const key = this.keys[i] = cellKey(this.store, i, this.mode, now);
+    let colours = this.colours.get(key);
+    if (!colours) {
+      const rgb = cellColour(this.store, i, this.mode, this.theme, now), light = rgb[0] * 0.3 + rgb[1] * 0.59 + rgb[2] * 0.11 > 120;
+      this.colours.set(key, colours = {colour: pack(rgb), ink: pack(light ? [16, 24, 32] : [255, 255, 255])});
+    }
+    return colours;
+  }
+
+  // All cells, where they are small and many: of each row of cells one row of pixels, which is then copied.
+  paintSmall(first, end, now) {
+    const {cell, columns, width, height, pixels} = this, size = cell - gapOf(cell);
+    for (let y = 0, i = first; i < end; y += cell) {
+      const row = y * width, stop = Math.min(end, i + columns);
+      for (let at = row; i < stop; i++, at += cell) {
+        const {colour} = this.coloursOf(i, now);
+        for (let dx = 0; dx < size; dx++) pixels[at + dx] = colour;
+      }
+      for (let dy = 1; dy < size && y + dy < height; dy++) pixels.copyWithin(row + dy * width, row, row + width);
+    }
+  }
+
+  // age(now): cells are painted again when their colour is another one by now.
+  age(now) {
+    const {store} = this, end = Math.min(store?.count ?? 0, this.firstRow * this.columns + Math.ceil(this.height / this.cell) * this.columns);
+    if (this.mode !== 'age' || !store || store.allDirty) return;
+    for (let i = this.firstRow * this.columns; i < end; i++) if (this.keys[i] !== cellKey(store, i, 'age', now)) store.dirty.add(i);
+    if (store.dirty.size) this.ask();
   }
 
   paintCell(i, first, now) {
     const {cell, width, pixels, store} = this, gap = gapOf(cell), size = cell - gap;
-    const x = (i - first) % this.columns * cell, y = Math.floor((i - first) / this.columns) * cell;
-    const rgb = cellColour(store, i, this.mode, this.theme, now), colour = pack(rgb);
+    const x = (i - first) % this.columns * cell, y = Math.floor((i - first) / this.columns) * cell, {colour, ink} = this.coloursOf(i, now);
     const rows = Math.min(size, this.height - y);
     for (let dy = 0; dy < rows; dy++) pixels.fill(colour, (y + dy) * width + x, (y + dy) * width + x + size);
-    if (cell < DETAIL_CELL || rows < size || store.state[i] === 0 || store.state[i] >= PALETTES.light.states.length - 1) return;
-    const dark = rgb[0] * 0.3 + rgb[1] * 0.59 + rgb[2] * 0.11 > 120, ink = pack(dark ? [16, 24, 32] : [255, 255, 255]);
+    if (cell < DETAIL_CELL || rows < size) return;
+    if (cell >= NAME_CELL) this.paintNumber(x + 4, y + 4, i, cell >= 72 ? 2 : 1, store.state[i] === 0 ? pack(GREY) : ink);
+    if (store.state[i] === 0 || store.state[i] >= PALETTES.light.states.length - 1) return;
+    this.paintRefs(x, y, size, i, ink);
+    if (store.fill[i] >= store.blockSize && cell < NAME_CELL) return; // a bar in every full cell would be noise
     const level = Math.round((size - 4) * Math.min(1, store.fill[i] / store.blockSize)), bar = Math.max(1, Math.round(cell / 12));
     for (let dy = size - 2 - bar; dy < size - 2; dy++) pixels.fill(ink, (y + dy) * width + x + 2, (y + dy) * width + x + 2 + level);
-    if (cell >= DIGIT_CELL && store.refs[i] > 1) this.paintNumber(x, y, size, Math.min(99, store.refs[i]), ink);
   }
 
-  paintNumber(x, y, size, number, ink) {
-    const text = String(number), scale = Math.max(1, Math.floor(size / 12)), wide = (text.length * 4 - 1) * scale;
-    const left = x + Math.floor((size - wide) / 2), top = y + Math.floor((size - 7 * scale) / 2);
-    [...text].forEach((digit, k) => DIGITS[digit].forEach((bits, row) => {
+  paintRefs(x, y, size, i, ink) {
+    const {store} = this;
+    if (this.cell < DIGIT_CELL || store.refs[i] < 2) return;
+    const refs = Math.min(99, store.refs[i]), scale = Math.max(1, Math.floor(size / 14)), wide = (String(refs).length * 4 - 1) * scale;
+    this.paintNumber(x + Math.floor((size - wide) / 2), y + Math.floor((size - 6 * scale) / 2), refs, scale, ink);
+  }
+
+  paintNumber(left, top, number, scale, ink) {
+    [...String(number)].forEach((digit, k) => DIGITS[digit].forEach((bits, row) => {
       for (let column = 0; column < 3; column++) {
         if (!(bits >> (2 - column) & 1)) continue;
         for (let dy = 0; dy < scale; dy++) {

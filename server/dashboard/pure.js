@@ -203,6 +203,19 @@ export function cellColour(store, i, mode, theme, now) {
   return hslToRgb(hueOf(owner), 0.62, theme === 'dark' ? 0.6 : 0.48);
 }
 
+// cellKey(store, i, mode, now): a number; cells with the same one have the same colour.
+export function cellKey(store, i, mode, now) {
+  const code = store.state[i];
+  if (mode === 'state' || code === UNKNOWN) return code;
+  const first = UNKNOWN + 1; // behind the codes
+  if (mode === 'age') return first + ageStep(now - store.touched[i]);
+  if (code === 0) return 0;
+  if (mode === 'refs') return first + Math.min(store.refs[i], REFS_STEPS);
+  if (mode === 'fill') return first + Math.min(store.fill[i], store.blockSize);
+  const owner = store.owner[i];
+  return owner === OTHER ? OTHER : owner === 0 ? code : first + owner;
+}
+
 // legendOf(mode, theme, blockSize): [[[r, g, b], label], ...] of a mode other than state.
 export function legendOf(mode, theme, blockSize) {
   const steps = {
@@ -223,7 +236,7 @@ export function contrast(a, b) {
 
 // ---- the map's grid ---------------------------------------------------------------------------------------
 
-export const CELL_MAX = 48;
+export const CELL_MAX = 60;
 
 // columnsOf(width, cell): how many cells are in a row: a multiple of 8, so that ids can be counted, where there is room for that.
 export function columnsOf(width, cell) {
@@ -257,6 +270,28 @@ export function holdersOf(sequences) {
   return holders;
 }
 
+// tiesOf(sequence, holders): [{ids: [2, 3], blocks: [0, 1]}, ...], the blocks that it has in common with others, by those others.
+export function tiesOf(sequence, holders) {
+  const ties = new Map();
+  for (const block of sequence.blocks ?? []) {
+    const ids = (holders.get(block) ?? []).filter((id) => id !== sequence.id), key = ids.join();
+    if (!ids.length) continue;
+    if (ties.has(key)) ties.get(key).blocks.push(block);
+    else ties.set(key, {ids, blocks: [block]});
+  }
+  return [...ties.values()];
+}
+
+// rangesText([0, 1, 2, 5]) = "0–2 and 5"
+export function rangesText(blocks, most = 4) {
+  const parts = [];
+  for (let i = 0, k; i < blocks.length; i = k) {
+    for (k = i + 1; k < blocks.length && blocks[k] === blocks[k - 1] + 1; k++);
+    parts.push(k - i > 2 ? `${blocks[i]}–${blocks[k - 1]}` : blocks.slice(i, k).join(', '));
+  }
+  return list(parts, most);
+}
+
 // forkTree(sequences): the tables as a tree in which what several begin with is there once.
 //
 // A node is a run of blocks that the same sequences have, in columns [from, from + blocks.length); its row is that of its first leaf. What
@@ -266,33 +301,28 @@ export function holdersOf(sequences) {
 //     8     |  [5]
 //     9     `--[6][7]              4 saved
 export function forkTree(sequences) {
-  const rows = sequences.filter((s) => s.blocks?.length).sort((a, b) => compareTables(a.blocks, b.blocks) || a.id - b.id);
-  const nodes = [];
-  let saved = 0;
-  const todo = rows.length ? [{first: 0, end: rows.length, from: 0, parent: -1}] : [];
-  while (todo.length) {
-    const {first, end, from, parent} = todo.pop();
-    for (let row = first; row < end;) {
-      const table = rows[row].blocks;
-      if (table.length <= from) { row++; continue; } // it ends where its parent does
-      let last = row + 1;
-      while (last < end && rows[last].blocks[from] === table[from]) last++;
-      let to = from + 1;
-      while (to < table.length && rows[last - 1].blocks[to] === table[to]) to++; // they are sorted: so have those between
-      const ids = rows.slice(row, last).map((s) => s.id);
-      saved += (to - from) * (ids.length - 1);
-      nodes.push({row, rows: last - row, from, blocks: table.slice(from, to), ids, parent});
-      if (last - row > 1) todo.push({first: row, end: last, from: to, parent: nodes.length - 1});
-      row = last;
+  const rows = [], nodes = [], all = sequences.filter((s) => s.blocks?.length).sort((a, b) => a.id - b.id);
+  const todo = [];
+  // Those of `members` that go on behind `from`, by the block that they go on with, the oldest first; those that end there have their rows now.
+  const split = (members, from, parent) => {
+    const groups = new Map();
+    for (const s of members) {
+      const group = groups.get(s.blocks[from]);
+      if (s.blocks.length <= from) rows.push(s.id);
+      else if (group) group.push(s);
+      else groups.set(s.blocks[from], [s]);
     }
+    for (const group of [...groups.values()].reverse()) todo.push({group, from, parent});
+  };
+  split(all, 0, -1);
+  while (todo.length) {
+    const {group, from, parent} = todo.pop(), {blocks} = group[0];
+    let to = from + 1;
+    while (to < blocks.length && group.every((s) => s.blocks[to] === blocks[to])) to++;
+    nodes.push({row: rows.length, rows: group.length, from, blocks: blocks.slice(from, to), ids: group.map((s) => s.id), parent});
+    split(group, to, nodes.length - 1);
   }
-  return {rows: rows.map((s) => s.id), nodes, saved, columns: rows.reduce((n, s) => Math.max(n, s.blocks.length), 0)};
-}
-
-function compareTables(a, b) {
-  const n = Math.min(a.length, b.length);
-  for (let i = 0; i < n; i++) if (a[i] !== b[i]) return a[i] - b[i];
-  return a.length - b.length;
+  return {rows, nodes, saved: nodes.reduce((n, node) => n + node.blocks.length * (node.rows - 1), 0), columns: all.reduce((n, s) => Math.max(n, s.blocks.length), 0)};
 }
 
 // ---- server-sent events -----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // sequences.js - sequences with their tables, and the fork tree.
 import {$, context2d, fill, h, setText, update} from './dom.js';
-import {PALETTES, bytesText, countText, forkTree, holdersOf, list, plural, secondsText, zerosBody, zerosLine} from './pure.js';
+import {PALETTES, bytesText, countText, forkTree, holdersOf, list, plural, rangesText, secondsText, tiesOf, zerosBody, zerosLine} from './pure.js';
 
 const LIMIT = 200, ROWS_SHOWN = 100;
-const TABLE_CELL = 12, TABLE_ROWS_MAX = 4;
+const TABLE_CELL = 12, NAMED_CELL = 30, TABLE_ROWS_MAX = 4, TIES_SHOWN = 3;
 const ORDERS = {
   id: (a, b) => a.id - b.id,
   length: (a, b) => b.length - a.length,
@@ -20,11 +20,39 @@ export class SequencesView {
     this.app = app;
     this.limit = LIMIT;
     this.pointed = -1; // a block, in all tables
+    this.seen = new WeakSet(); // rows in view: only their tables are drawn
+    this.watch = new IntersectionObserver((entries) => {
+      for (const {target, isIntersecting} of entries) {
+        if (!isIntersecting) this.seen.delete(target);
+        else if (!this.seen.has(target)) {
+          this.seen.add(target);
+          this.drawTable(target.children[1], target.sequence);
+        }
+      }
+    });
   }
 
   wire() {
     $('sequence-filter').addEventListener('input', () => this.draw());
     $('sequence-sort').addEventListener('change', () => this.draw());
+    $('sequence-form').addEventListener('submit', (e) => e.preventDefault());
+    this.app.onPress($('sequence-form').querySelector('button[type="submit"]'), () => this.create(), $('sequence-new-message'));
+  }
+
+  // What the form says, as the body of POST /v1/sequences.
+  newBody() {
+    const value = (name) => $('sequence-form').elements[name].value, body = {};
+    const tokens = value('tokens').split(/[\s,]+/).filter(Boolean).map(Number);
+    if (tokens.length) body.tokens = tokens;
+    if (value('salt')) body.salt = value('salt');
+    if (value('max_tokens')) body.max_tokens = Number(value('max_tokens'));
+    return body;
+  }
+
+  async create() {
+    const made = await this.app.api.json('/v1/sequences', {method: 'POST', body: this.newBody()});
+    this.app.say(`Sequence ${made.id}: ${plural(made.cached_tokens, 'token')} of its prompt were in the cache.`, $('sequence-new-message'));
+    this.app.choose(made.id);
   }
 
   holders() {
@@ -57,17 +85,19 @@ export class SequencesView {
   }
 
   makeRow(s) {
-    const canvas = h('canvas', {role: 'img'});
+    const canvas = h('canvas', {role: 'img', width: 1, height: 20});
     const row = h('li', {}, h('div', {class: 'row-head'}, h('button', {type: 'button', class: 'id', onclick: () => this.app.choose(s.id)}, s.id), h('span', {}),
-      h('span', {class: 'right'})), canvas);
+      h('span', {class: 'right'})), canvas, h('p', {class: 'dim ties'}));
     canvas.addEventListener('mousemove', (e) => this.point(row, e));
     canvas.addEventListener('mouseleave', () => this.point(row, null));
     canvas.addEventListener('click', (e) => { const b = this.blockIn(row, e); if (b !== undefined) this.app.showBlock(b); });
+    row.sequence = s;
+    this.watch.observe(row);
     return row;
   }
 
   drawRow(row, s) {
-    const [head, canvas] = row.children, [, what, right] = head.children;
+    const [head, canvas, ties] = row.children, [, what, right] = head.children;
     row.sequence = s;
     row.setAttribute('aria-current', String(s.id === this.app.chosen));
     const blocks = s.blocks.length || s.host_blocks?.length || 0;
@@ -75,43 +105,53 @@ export class SequencesView {
       .filter(Boolean).join(' · '));
     setText(right, `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''} · ${secondsText(s.idle_s)} idle`);
     canvas.setAttribute('aria-label', s.blocks.length ? `Blocks in token order: ${list(s.blocks, 12)}` : 'No blocks in the pool');
-    this.drawTable(canvas, s);
+    if (this.seen.has(row)) this.drawTable(canvas, s);
+    const groups = tiesOf(s, this.holders());
+    setText(ties, (groups.length ? 'shares ' : '') + groups.slice(0, TIES_SHOWN).map((t) => `${rangesText(t.blocks)} with ${list(t.ids)}`).join('; ') + (groups.length > TIES_SHOWN ? '; …' : ''));
   }
 
   // Cells in token order: of the colour that the map has for them, with a bar below what somebody else holds too.
   drawTable(canvas, s) {
-    const cell = Math.round(TABLE_CELL * ratio()), width = Math.floor(($('sequence-list').clientWidth - 10) * ratio());
-    const columns = Math.max(1, Math.floor(width / cell)), all = s.blocks.length || s.host_blocks?.length || 0;
+    const all = s.blocks.length || s.host_blocks?.length || 0, width = Math.floor(($('sequence-list').clientWidth - 10) * ratio());
+    const named = all * NAMED_CELL * ratio() <= width, cell = Math.round((named ? NAMED_CELL : TABLE_CELL) * ratio()), tall = Math.round((named ? 20 : TABLE_CELL) * ratio());
+    const columns = Math.max(1, Math.floor(width / cell));
     const rows = Math.min(TABLE_ROWS_MAX, Math.ceil(all / columns)), n = Math.min(all, rows * columns);
     canvas.hidden = n === 0;
     if (!n) return;
-    Object.assign(canvas.dataset, {cell, columns});
-    const c = context2d(canvas, Math.min(n, columns) * cell, rows * cell), theme = this.app.map.theme, palette = PALETTES[theme], holders = this.holders();
-    const gap = Math.max(1, Math.round(cell / 10)), block = this.app.live.blockSize;
+    Object.assign(canvas.dataset, {cell, tall, columns});
+    const c = context2d(canvas, Math.min(n, columns) * cell, rows * tall), theme = this.app.map.theme, palette = PALETTES[theme], holders = this.holders();
+    const gap = Math.max(1, Math.round(tall / 10)), block = this.app.live.blockSize;
     c.clearRect(0, 0, canvas.width, canvas.height);
+    c.font = `${Math.round(11 * ratio())}px ${getComputedStyle(document.documentElement).getPropertyValue('--mono')}`;
+    c.textAlign = 'center';
+    c.textBaseline = 'middle';
     for (let i = 0; i < n; i++) {
-      const x = i % columns * cell, y = Math.floor(i / columns) * cell, id = s.blocks[i], shared = (holders.get(id)?.length ?? 0) > 1 || this.app.shown.refs[id] > 1;
-      const full = Math.min(1, Math.max(0, (s.length - i * block) / block)), size = cell - gap;
+      const x = i % columns * cell, y = Math.floor(i / columns) * tall, id = s.blocks[i], shared = (holders.get(id)?.length ?? 0) > 1 || this.app.shown.refs[id] > 1;
+      const full = Math.min(1, Math.max(0, (s.length - i * block) / block)), size = cell - gap, high = tall - gap;
       c.fillStyle = palette.states[id === undefined ? 3 : shared ? 2 : 1];
       if (id === undefined) c.globalAlpha = 0.45; // in host memory
-      c.fillRect(x, y, size, size);
+      c.fillRect(x, y, size, high);
       c.globalAlpha = 1;
       if (full < 1) {
-        const level = Math.round(size * full);
-        c.fillStyle = palette.states[0];
-        c.fillRect(x + level, y, size - level, size - Math.max(2, Math.round(cell / 6)));
+        const bar = Math.max(2, Math.round(tall / 8)); // as the map has it
+        c.fillStyle = theme === 'dark' || shared ? '#101820' : '#ffffff';
+        c.fillRect(x + 1, y + high - bar - 1, Math.round((size - 2) * full), bar);
+      }
+      if (named) {
+        c.fillStyle = theme === 'dark' || shared ? '#101820' : '#ffffff';
+        c.fillText(String(id ?? s.host_blocks[i]), x + size / 2, y + high / 2 - (full < 1 ? 1 : 0));
       }
       if (id !== undefined && id === this.pointed) {
         c.strokeStyle = palette.ink;
         c.lineWidth = 2;
-        c.strokeRect(x + 1, y + 1, size - 2, size - 2);
+        c.strokeRect(x + 1, y + 1, size - 2, high - 2);
       }
     }
   }
 
   blockIn(row, e) {
-    const canvas = row.lastElementChild, box = canvas.getBoundingClientRect(), cell = Number(canvas.dataset.cell), columns = Number(canvas.dataset.columns);
-    return row.sequence.blocks[Math.floor((e.clientY - box.top) * ratio() / cell) * columns + Math.floor((e.clientX - box.left) * ratio() / cell)];
+    const canvas = row.children[1], box = canvas.getBoundingClientRect(), [cell, tall, columns] = ['cell', 'tall', 'columns'].map((n) => Number(canvas.dataset[n]));
+    return row.sequence.blocks[Math.floor((e.clientY - box.top) * ratio() / tall) * columns + Math.floor((e.clientX - box.left) * ratio() / cell)];
   }
 
   // A block under the pointer is outlined in every table that has it, and in the map.
@@ -147,7 +187,7 @@ export class SequencesView {
 
 // ---- the fork tree --------------------------------------------------------------------------------------
 
-const ROW = 20, CELL = 12, LEFT = 70;
+const ROW = 22, CELL = 12, NAMED = 30, LEFT = 64;
 
 export class TreeView {
   constructor(app) {
@@ -193,7 +233,7 @@ export class TreeView {
     const {saved, rows, columns} = this.tree;
     setText($('tree-sum'), `${plural(rows.length, 'sequence')} with blocks; sharing saves ${plural(saved, 'block')}, ${bytesText(saved * this.app.info.pool.bytes_per_block)}`);
     this.app.say(!rows.length ? 'No sequence has blocks now.' : tables.count > tables.items.length ? `The first ${tables.items.length} of ${countText(tables.count)} sequences.` : null, $('tree-message'));
-    this.cellSize = columns > 400 ? 2 : columns > 150 ? 4 : columns > 60 ? 8 : CELL;
+    this.cellSize = columns > 400 ? 2 : columns > 150 ? 4 : columns > 60 ? 8 : columns > 20 ? CELL : NAMED;
     this.paint();
   }
 
@@ -202,14 +242,19 @@ export class TreeView {
     canvas.hidden = !rows.length;
     if (!rows.length) return;
     const c = context2d(canvas, Math.round((LEFT + columns * size + 8) * k), Math.round(rows.length * ROW * k)), style = getComputedStyle(document.documentElement);
-    const theme = this.app.map.theme, palette = PALETTES[theme], gap = size > 4 ? 1 : 0;
+    const theme = this.app.map.theme, palette = PALETTES[theme], gap = size > 4 ? 1 : 0, high = size === NAMED ? 18 : 12;
     c.setTransform(k, 0, 0, k, 0, 0);
     c.clearRect(0, 0, canvas.width, canvas.height);
     c.font = `12px ${style.getPropertyValue('--mono')}`;
     c.textBaseline = 'middle';
     rows.forEach((id, row) => {
       c.fillStyle = id === this.app.chosen ? style.getPropertyValue('--strong') : style.getPropertyValue('--ink');
+      c.textAlign = 'left';
       c.fillText(String(id), 2, row * ROW + ROW / 2, LEFT - 10);
+      const last = nodes.findLast((n) => n.ids.includes(id)); // it ends with a run that is drawn in the row of another one
+      if (last.row === row) return;
+      c.fillStyle = style.getPropertyValue('--dim');
+      c.fillText(`as ${rows[last.row]}`, LEFT + last.from * size, row * ROW + ROW / 2);
     });
     c.strokeStyle = style.getPropertyValue('--dim');
     c.lineWidth = 1;
@@ -217,14 +262,18 @@ export class TreeView {
       const y = node.row * ROW + ROW / 2, x = LEFT + node.from * size, parent = nodes[node.parent];
       if (parent && parent.row !== node.row) { // from the run that it begins with
         c.beginPath();
-        c.moveTo(x - 3.5, parent.row * ROW + ROW / 2 + 6);
+        c.moveTo(x - 3.5, parent.row * ROW + ROW / 2 + high / 2);
         c.lineTo(x - 3.5, y + 0.5);
         c.lineTo(x, y + 0.5);
         c.stroke();
       }
-      node.blocks.forEach((_, i) => {
+      c.textAlign = 'center';
+      node.blocks.forEach((block, i) => {
         c.fillStyle = at === this.pointed ? palette.ink : palette.states[node.ids.length > 1 ? 2 : 1];
-        c.fillRect(x + i * size, y - 6, size - gap, 12);
+        c.fillRect(x + i * size, y - high / 2, size - gap, high);
+        if (size !== NAMED) return;
+        c.fillStyle = at === this.pointed ? palette.states.at(-1) : node.ids.length > 1 || theme === 'dark' ? '#101820' : '#ffffff';
+        c.fillText(String(block), x + i * size + (size - gap) / 2, y);
       });
     });
     c.setTransform(1, 0, 0, 1, 0, 0);
