@@ -1,0 +1,140 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""With keys: the page asks for one, sends it as Authorization alone, keeps it where its user says, and says of every button that the key may not press
+why. The same through HAProxy, with TLS and the configuration that is installed."""
+import json
+import os
+import re
+import socket
+import subprocess
+import tempfile
+
+from page import ATTND, Daemon, Page, eventually, expect, finish
+
+CTL = os.path.join(os.path.dirname(ATTND), "attnctl")
+
+
+def make_keys(folder, **scopes):
+    """A file of keys in the folder; name -> key."""
+    made = {name: json.loads(subprocess.run([CTL, "--json", "key", "new", name, *of.split()], capture_output=True, text=True, check=True).stdout)
+            for name, of in scopes.items()}
+    with open(os.open(f"{folder}/keys", os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+        json.dump({"keys": [m["entry"] for m in made.values()]}, f)
+    return {name: m["key"] for name, m in made.items()}
+
+
+def give_key(page, key, keep=False):
+    eventually(lambda: page.script("return document.getElementById('key-dialog').open"), "the page asks for a key")
+    page.script("document.getElementById('key').value = arguments[0]; document.getElementById('key-keep').checked = arguments[1]", key, keep)
+    page.id("key").send_keys("\ue007")  # Enter
+
+
+def places_of(page, key):
+    """Where the page has left the key, its own memory apart."""
+    return page.script("""const key = arguments[0], has = (s) => String(s).includes(key), places = [];
+        if (has(location.href)) places.push('URL');
+        if (has(document.cookie)) places.push('cookie');
+        if (has(JSON.stringify(localStorage))) places.push('localStorage');
+        if (has(JSON.stringify(sessionStorage))) places.push('sessionStorage');
+        if (has(document.documentElement.outerHTML)) places.push('document');
+        if ([...document.querySelectorAll('input, textarea')].some((e) => has(e.value))) places.push('field');
+        if (performance.getEntriesByType('resource').some((e) => has(e.name))) places.push('a request');
+        return places;""", key)
+
+
+def buttons(page):
+    """Buttons that are off, and whether they all say why."""
+    return page.script("""const off = [...document.querySelectorAll('button[data-scope][aria-disabled=true]')];
+        return [off.map((e) => e.id || e.textContent), off.every((e) => / lacks the scope /.test(e.title) && e.getAttribute('aria-description') === e.title)];""")
+
+
+def check(name, page, keys, daemon):
+    """The page at page.url, which is of this daemon."""
+    page.open()
+    eventually(lambda: page.script("return document.getElementById('key-dialog').open"), "the page asks for a key")
+    expect(f"{name}: it says what is wanted", "this needs a key: Authorization: Bearer KEY", page.text("key-why"))
+    expect(f"{name}: it holds no data until then", "", page.text("what") + page.text("sequence-list"))
+    give_key(page, "attnd_none")
+    eventually(lambda: page.text("key-why") == "there is no such key", "a wrong key is asked for again")
+    give_key(page, keys["root"])
+    page.loaded()
+    eventually(lambda: page.script("return document.getElementById('lamp').className") == "lamp good", "it is connected")
+    expect(f"{name}: an admin sees the map", 64, len(page.states()))
+    expect(f"{name}: and every button", [[], True], buttons(page))
+    expect(f"{name}: the key is nowhere", [], places_of(page, keys["root"]))
+    a = daemon.post("/v1/sequences", {})["id"]
+    daemon.append(a, 6)
+    eventually(lambda: page.states()[:2] == ["held", "held"], "the map follows")
+    page.tab("tour")
+    page.click("tour-next")
+    eventually(lambda: page.script("return document.getElementById('view-tour').dataset.step") == "create", "the tour begins")
+    page.script("document.querySelector('button.curl[data-view=tour]').click()")
+    line = page.script("return document.getElementById('curl-text').value")
+    expect(f"{name}: a copied line has the key's variable", True, '"Authorization: Bearer $ATTND_KEY"' in line and keys["root"] not in line)
+    if not name.startswith("HAProxy"):
+        made = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env={**os.environ, "ATTND_KEY": keys["root"]}).stdout
+        expect(f"{name}: which works", [], json.loads(made)["blocks"])
+    page.script("document.getElementById('curl-dialog').close()")
+    page.click("tour-end")
+    eventually(lambda: page.script("return document.getElementById('view-tour').dataset.step") == "", "the tour ends")
+
+    # in memory only: a reload asks again; a key that may only look
+    page.open()
+    give_key(page, keys["eve"], keep=True)
+    eventually(lambda: page.script("return document.querySelectorAll('button[data-scope=infer][aria-disabled=true]').length") >= 3, "buttons that eve may not press are off")
+    off, told = buttons(page)
+    expect(f"{name}: a key that may only look: what is off", True, {"tour-next", "audit-button", "trim-button", "trace-button", "selftest-button"} <= set(off))
+    expect(f"{name}: every one says why", True, told)
+    page.tab("checks")
+    page.click("audit-button")
+    eventually(lambda: "lacks the scope admin" in page.text("notice"), "pressing one says why")
+    expect(f"{name}: kept in the tab's own storage, as was asked", ["sessionStorage"], places_of(page, keys["eve"]))
+    page.open()
+    eventually(lambda: page.script("return document.getElementById('lamp').className") == "lamp good", "a reload has the key still")
+    expect(f"{name}: and does not ask", False, page.script("return document.getElementById('key-dialog').open"))
+    page.click("key-button")
+    eventually(lambda: page.script("return document.getElementById('key-dialog')?.open && sessionStorage.length === 0"), "the key can be forgotten")
+    daemon.curl(f"/v1/sequences/{a}", "-X", "DELETE")
+    expect(f"{name}: the browser has nothing to complain of", [], page.complaints())
+
+
+class Proxied(Daemon):
+    """A daemon behind HAProxy, as config/haproxy.cfg has it, but for ports and certificate."""
+
+    def __enter__(self):
+        work = self.work.name
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", f"{work}/key.pem",
+                        "-out", f"{work}/cert.pem"], check=True, capture_output=True)
+        with open(f"{work}/proxy.pem", "w") as f:
+            f.write(open(f"{work}/cert.pem").read() + open(f"{work}/key.pem").read())
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            front = s.getsockname()[1]
+        text = open("config/haproxy.cfg").read().replace("/etc/attnd/proxy.pem", f"{work}/proxy.pem").replace("127.0.0.1:8443", f"127.0.0.1:{front}")
+        text = re.sub("127.0.0.1:840[012]", "127.0.0.1:" + self.url.rsplit(":", 1)[1], text)
+        with open(f"{work}/haproxy.cfg", "w") as f:
+            f.write(text)
+        with open(f"{work}/proxy.log", "w") as log:
+            self.proxy = subprocess.Popen(["/usr/sbin/haproxy", "-db", "-f", f"{work}/haproxy.cfg"], stdout=log, stderr=log)
+        self.url = f"https://localhost:{front}"
+        eventually(lambda: subprocess.run(["curl", "-sk", "-o", f"{work}/ready", "-w", "%{http_code}", self.url + "/readyz"], capture_output=True, text=True).stdout == "200", "the proxy answers")
+        return self
+
+    def __exit__(self, *arguments):
+        self.proxy.kill()
+        self.proxy.wait()
+        super().__exit__(*arguments)
+
+    def curl(self, path, *arguments):
+        return super().curl(path, "-k", *arguments)
+
+
+with tempfile.TemporaryDirectory() as folder:
+    keys = make_keys(folder, root="admin keep", eve="read")
+    arguments = ("--config", "config/tiny.jsonc", "--set", f"keys.file={folder}/keys")
+    with Daemon(*arguments, key=keys["root"]) as daemon, Page(daemon.url, open_it=False) as page:
+        check("direct", page, keys, daemon)
+    with Proxied(*arguments, "--set", "trusted_proxies=127.0.0.1", "--set", 'listen={"address":"127.0.0.1:0","proxy_protocol":true}', key=keys["root"]) as daemon, \
+            Page(daemon.url, open_it=False) as page:
+        check("HAProxy", page, keys, daemon)
+finish()

@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a learner does: the tour in six steps, each of which says what curl can see, too; a workload from the form, of which a copy on write is
+to be seen; a sequence that is forked with the copied line. With and without host memory."""
+import json
+import re
+import subprocess
+
+from page import Daemon, Page, eventually, expect, finish, shown
+
+
+def states_of(daemon, *blocks):
+    all_blocks, _ = daemon.blocks()
+    return [shown(*all_blocks[b][:2]) for b in blocks]
+
+
+def step(page, name):
+    page.click("tour-next")
+    eventually(lambda: page.script("return document.getElementById('view-tour').dataset.step") == name, f"the tour's step {name}")
+    text = page.text("tour-text")
+    return text, [int(n) for n in re.findall(r"\d+", text)]
+
+
+def take_tour(page, daemon, host):
+    name = f"host memory {host}"
+    page.tab("tour")
+    text, numbers = step(page, "create")
+    first = numbers[0]
+    expect(f"{name}: create", [], daemon.get(f"/v1/sequences/{first}")["blocks"])
+    step(page, "append")
+    of = daemon.get(f"/v1/sequences/{first}")
+    expect(f"{name}: append: a block and a half", [6, 2], [of["length"], len(of["blocks"])])
+    expect(f"{name}: append: it names them", True, f"{of['length']} tokens took 2 blocks: {of['blocks'][0]} and {of['blocks'][1]}" in page.text("tour-text"))
+    expect(f"{name}: append: they are held", ["held"] * 2, states_of(daemon, *of["blocks"]))
+    text, numbers = step(page, "fork")
+    children = numbers[:2]
+    expect(f"{name}: fork: its blocks are the parent's", [of["blocks"]] * 2, [daemon.get(f"/v1/sequences/{c}")["blocks"] for c in children])
+    expect(f"{name}: fork: they are shared", ["shared"] * 2, states_of(daemon, *of["blocks"]))
+    eventually(lambda: [page.states()[b] for b in of["blocks"]] == ["shared"] * 2, "the map shows them as shared")
+    text, numbers = step(page, "write")
+    copy = daemon.get(f"/v1/sequences/{children[0]}")["blocks"]
+    expect(f"{name}: write: it says which block was copied to which", [of["blocks"][1], copy[1]], numbers[:2])
+    expect(f"{name}: write: the full one is shared still, the copy is not", ["shared", "held"], states_of(daemon, *copy))
+    step(page, "share")
+    published = daemon.get("/stats?limit=100")["sequences"]["items"][-1]
+    expect(f"{name}: share: two blocks were found", ["shared"] * 2, states_of(daemon, *published["blocks"]))
+    text, _ = step(page, "preempt")
+    stats = daemon.get("/stats?limit=1")
+    expect(f"{name}: preempt: the pool is full", [0, 0], [stats["pool"]["free"], stats["pool"]["cached"]])
+    expect(f"{name}: preempt: who gave way", (1, True) if host else (0, True),
+           (stats["scheduler"]["swapped"], "had to give way" in text))
+    expect(f"{name}: preempt: cached blocks were evicted", 2, stats["counters"]["evictions"])
+    page.click("tour-end")
+    eventually(lambda: "gone" in page.text("tour-text"), "the tour has ended")
+    stats = daemon.get("/stats?limit=1")
+    expect(f"{name}: it leaves nothing", [0, 0, 64], [stats["sequences"]["count"], stats["leases"], stats["pool"]["free"] + stats["pool"]["cached"]])
+
+
+for host in (0, 16):
+    with Daemon("--config", "config/tiny.jsonc", "--set", f"pool.host_blocks={host}") as daemon, Page(daemon.url) as page:
+        page.loaded()
+        take_tour(page, daemon, host)
+        expect("the browser has nothing to complain of", [], page.complaints())
+
+with Daemon() as daemon, Page(daemon.url) as page:
+    page.loaded()
+    page.tab("workload")
+    page.script("document.querySelector('#workload-form button[type=submit]').click()")
+    eventually(lambda: int(page.script("return document.querySelector('#figures [data-key=\"copies on write\"] .value').textContent")) > 0, "a copy on write is seen")
+    expect("the form's workload forks and copies", True, daemon.get("/stats?limit=1")["counters"]["forks"] > 0)
+    eventually(lambda: "finished" in page.text("workload-list"), "it comes to its end")
+    report = daemon.get("/v1/workloads/1")
+    expect("its rows were verified", [True, 16], [report["verify"]["ok"], report["verify"]["done"]])
+
+    # fork a sequence with the copied line
+    a = daemon.post("/v1/sequences", {})["id"]
+    page.tab("sequences")
+    eventually(lambda: page.script("return document.querySelectorAll('#sequence-list > li').length") == 1, "it is listed")
+    page.script("document.querySelector('#sequence-list .id').click()")
+    eventually(lambda: not page.script("return document.getElementById('sequence-chosen').hidden"), "it is chosen")
+    append = page.script("return [...document.querySelectorAll('#sequence-chosen button')].find((b) => b.textContent === 'Append a token')")
+    append.click()
+    eventually(lambda: daemon.get(f"/v1/sequences/{a}")["length"] == 1, "a token is appended")
+    page.script("[...document.querySelectorAll('#sequence-chosen button')].find((b) => b.textContent === 'others as curl').click()")
+    lines = page.script("return document.getElementById('curl-text').value").split("\n")
+    page.script("document.getElementById('curl-dialog').close()")
+    subprocess.run(["sh", "-c", lines[0]], check=True, capture_output=True)
+    expect("the copied line appends another one", 2, daemon.get(f"/v1/sequences/{a}")["length"])
+    page.script("[...document.querySelectorAll('#sequence-chosen button')].find((b) => b.textContent === 'fork as curl').click()")
+    line = page.script("return document.getElementById('curl-text').value")
+    page.script("document.getElementById('curl-dialog').close()")
+    made = json.loads(subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout)["sequences"][0]
+    expect("the copied line forks it", 2, made["length"])
+    eventually(lambda: f"shares {made['blocks'][0]} with {made['id']}" in page.text("sequence-list"), "the page says what they share")
+    page.tab("tree")
+    eventually(lambda: "sharing saves 1 block" in page.text("tree-sum"), "the tree says what that saves")
+    expect("the browser has nothing to complain of", [], page.complaints())
+finish()
