@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* keys.c - make a key for a client, and its entry for the daemon. */
+#include "clients/commands.h"
+#include "config/config.h"
+
+#include <cjson/cJSON.h>
+#include <sha2.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { KEY_BYTES = 64 };
+
+/* Make a key of 256 random bits, as text that needs no quoting anywhere. */
+static bool make_key(char key[KEY_BYTES])
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    uint8_t random[43]; /* of 6 bits each */
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return false;
+    size_t n = (size_t)snprintf(key, KEY_BYTES, "attnd_");
+    for (size_t i = 0; i < sizeof random; i++)
+        key[n + i] = digits[random[i] & 63];
+    key[n + sizeof random] = '\0';
+    return true;
+}
+
+int keys_run(const struct command *c)
+{
+    static const char *const scopes[] = {
+#define XX(constant, name, bit, includes) name,
+        SCOPE_MAP(XX)
+#undef XX
+    };
+    char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
+    if (c->argc < 2 || strcmp(c->argv[0], "new") != 0)
+        return command_usage("key wants new NAME [SCOPE]...");
+    cJSON *entry = cJSON_CreateObject(), *list = cJSON_CreateArray();
+    for (int i = 2; i < c->argc; i++) {
+        bool known = false;
+        for (size_t s = 0; s < sizeof scopes / sizeof scopes[0]; s++)
+            known |= strcmp(scopes[s], c->argv[i]) == 0;
+        if (!known) {
+            cJSON_Delete(entry);
+            cJSON_Delete(list);
+            return command_usage("scopes are"
+#define XX(constant, name, bit, includes) " " name
+                                 SCOPE_MAP(XX)
+#undef XX
+            );
+        }
+        cJSON_AddItemToArray(list, cJSON_CreateString(c->argv[i]));
+    }
+    if (c->argc == 2)
+        cJSON_AddItemToArray(list, cJSON_CreateString("infer"));
+    if (!make_key(key)) {
+        cJSON_Delete(entry);
+        cJSON_Delete(list);
+        fprintf(stderr, "attnctl: no random numbers: %s\n", strerror(errno));
+        return EXIT_FAILED;
+    }
+    SHA256Data((const uint8_t *)key, strlen(key), digest);
+    cJSON_AddStringToObject(entry, "name", c->argv[1]);
+    cJSON_AddStringToObject(entry, "sha256", digest);
+    cJSON_AddItemToObject(entry, "scopes", list);
+    char *text = cJSON_PrintUnformatted(entry);
+    if (c->o->json)
+        printf("{\"key\":\"%s\",\"entry\":%s}\n", key, text);
+    else
+        printf("the key, for the client; it is kept nowhere else:\n    %s\n"
+               "its entry, for \"keys\" in the daemon's keys.file; then send the daemon SIGHUP:\n    %s\n",
+               key, text);
+    free(text);
+    cJSON_Delete(entry);
+    return EXIT_OK;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status.c - the state of a daemon at a glance, and whether its counts agree. */
+#include "clients/answer.h"
+#include "clients/commands.h"
+
+#include <stdio.h>
+
+int status_stats(const struct command *c)
+{
+    cJSON *r;
+    int code = command_ask(c, "GET", "/stats?limit=1", NULL, &r);
+    if (!r)
+        return code;
+    printf("up %.1f s, %s (%s) on %.0f threads\n", answer_number(r, "uptime_s"),
+           answer_text(r, "backend.name"), answer_text(r, "backend.isa"),
+           answer_number(r, "backend.threads"));
+    command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
+                answer_number(r, "pool.blocks"), answer_number(r, "pool.free"), answer_number(r, "pool.held"),
+                answer_number(r, "pool.shared"), answer_number(r, "pool.cached"),
+                answer_number(r, "pool.fenced"));
+    command_row("tokens", "%.0f in sequences, %.0f stored: sharing %.2f",
+                answer_number(r, "pool.tokens_logical"), answer_number(r, "pool.tokens_physical"),
+                answer_number(r, "pool.sharing_ratio"));
+    command_row("sequences", "%.0f: %.0f idle, %.0f queued, %.0f running",
+                answer_number(r, "sequences.count"), answer_number(r, "scheduler.idle"),
+                answer_number(r, "scheduler.queued"), answer_number(r, "scheduler.running"));
+    command_row("steps", "%.0f, p50 %.0f us, p99 %.0f us, %.0f rows at most",
+                answer_number(r, "scheduler.steps"), answer_number(r, "scheduler.step_us.p50"),
+                answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"));
+    command_row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
+                answer_number(r, "scheduler.bytes_read") * 1e-9, answer_number(r, "scheduler.gb_per_s"),
+                answer_number(r, "scheduler.roof_fraction"), answer_number(r, "scheduler.roof_gb_per_s"));
+    if (cJSON_IsString(answer_at(r, "scheduler.above_roof")))
+        command_row("", "%s", answer_text(r, "scheduler.above_roof"));
+    command_row("since the start",
+                "%.0f forks, %.0f copies on write, %.0f evictions, %.0f refused for blocks",
+                answer_number(r, "counters.forks"), answer_number(r, "counters.cow_copies"),
+                answer_number(r, "counters.evictions"), answer_number(r, "counters.alloc_failures"));
+    cJSON_Delete(r);
+    return code;
+}
+
+int status_audit(const struct command *c)
+{
+    cJSON *r;
+    int code = command_ask(c, "POST", "/v1/audit", NULL, &r);
+    if (r)
+        command_row("audit", "%s, %d invariants", cJSON_IsTrue(answer_at(r, "ok")) ? "ok" : "NOT OK",
+                    cJSON_GetArraySize(answer_at(r, "checked")));
+    cJSON_Delete(r);
+    return code;
+}
