@@ -19,7 +19,7 @@ static char block_mark(const cJSON *block)
     return strcmp(state, "free") == 0 ? '.' : state[0];
 }
 
-int blocks_show(const struct command *c)
+static int show_blocks(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES];
     double next = 0;
@@ -29,10 +29,12 @@ int blocks_show(const struct command *c)
         cJSON *page;
         const cJSON *block;
         snprintf(path, sizeof path, "/v1/blocks?limit=%d&cursor=%.0f", PAGE, next);
-        code = command_ask(c, "GET", path, NULL, &page);
+        code = command_get(c, path, &page);
         if (!page)
-            return code; /* with --json the first page is what there is to print */
+            return code;
         cJSON_ArrayForEach (block, answer_at(page, "blocks")) {
+            if (c->json)
+                break;
             if (shown % MAP_COLUMNS == 0)
                 printf("%s%8lu  ", shown ? "\n" : "", shown);
             putchar(block_mark(block));
@@ -41,6 +43,11 @@ int blocks_show(const struct command *c)
         next = answer_number(page, "next");
         cJSON_Delete(page);
     } while (next > 0);
-    puts("\n\n. free   1-9 + held by so many sequences   c cached   f fenced");
+    if (!c->json)
+        puts("\n\n. free   1-9 + held by so many sequences   c cached   f fenced");
     return code;
 }
+
+static const struct command_verb verbs[] = {{"", "", 0, 0, NULL, show_blocks}, {0}};
+
+const struct command_info blocks_info = {.name = "blocks", .text = "a map of the pool", .verbs = verbs};

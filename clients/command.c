@@ -2,45 +2,138 @@
 /* command.c - see command.h. */
 #include "clients/command.h"
 #include "clients/answer.h"
+#include "clients/terminal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+const char *command_option(const struct command *c, const char *name)
+{
+    for (size_t i = 0; c->info->options && c->info->options[i].name; i++) {
+        if (strcmp(c->info->options[i].name, name) == 0)
+            return c->values[i];
+    }
+    fprintf(stderr, "attnctl: %s asks for its option --%s, which it does not have\n", c->info->name, name);
+    abort();
+}
+
+bool command_number(const struct command *c, const char *name, double low, double high, double *value)
+{
+    const char *text = command_option(c, name);
+    char *end;
+    if (!text)
+        return true;
+    double number = strtod(text, &end);
+    if (end == text || *end || !isfinite(number) || number < low || number > high) {
+        command_usage("--%s wants a number in %g..%g, not \"%.40s\"", name, low, high, text);
+        return false;
+    }
+    *value = number;
+    return true;
+}
+
+bool command_read_integer(const char *what, const char *text, uint64_t low, uint64_t high, uint64_t *value)
+{
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || errno || number < low || number > high) {
+        command_usage("%s wants an integer in %llu..%llu, not \"%.40s\"", what, (unsigned long long)low,
+                      (unsigned long long)high, text);
+        return false;
+    }
+    *value = number;
+    return true;
+}
+
+bool command_integer(const struct command *c, const char *name, uint64_t low, uint64_t high, uint64_t *value)
+{
+    char what[64];
+    const char *text = command_option(c, name);
+    snprintf(what, sizeof what, "--%s", name);
+    return !text || command_read_integer(what, text, low, high, value);
+}
+
+bool command_id_path(const struct command *c, const char *resource, const char *rest,
+                     char path[COMMAND_PATH_BYTES])
+{
+    uint64_t id;
+    if (!command_read_integer("the id", c->argv[0], 0, COMMAND_ID_MOST, &id))
+        return false;
+    snprintf(path, COMMAND_PATH_BYTES, "/v1/%s/%llu%s", resource, (unsigned long long)id, rest);
+    return true;
+}
+
 enum exit_code command_explain(const struct http_reply *reply)
 {
+    fputs("attnctl: ", stderr);
     if (reply->status == 0) {
-        fprintf(stderr, "attnctl: %s\n", reply->text);
+        terminal_put(stderr, reply->text);
+        fputc('\n', stderr);
         return EXIT_UNAVAILABLE;
     }
     cJSON *problem = reply->text ? cJSON_Parse(reply->text) : NULL;
-    fprintf(stderr, "attnctl: %ld %s: %s\n", reply->status, answer_text(problem, "code"),
-            problem ? answer_text(problem, "detail") : "");
+    fprintf(stderr, "%ld ", reply->status);
+    terminal_put(stderr, answer_text(problem, "code"));
+    fputs(": ", stderr);
+    terminal_put(stderr, answer_text(problem, "detail"));
+    fputc('\n', stderr);
     cJSON_Delete(problem);
     return EXIT_FAILED;
+}
+
+/* Send, print if it is wanted, and parse if that is. */
+static enum exit_code send_one(const struct command *c, const struct http_request *request, bool print,
+                               cJSON **tree)
+{
+    struct http_reply reply = http_client_send(c->client, request);
+    if (tree)
+        *tree = NULL;
+    if (reply.status < 200 || reply.status > 299)
+        return command_explain(&reply);
+    if (print && reply.bytes) {
+        fwrite(reply.text, 1, reply.bytes, stdout);
+        if (reply.text[reply.bytes - 1] != '\n')
+            putchar('\n');
+    }
+    if (tree && reply.bytes)
+        *tree = cJSON_Parse(reply.text);
+    return EXIT_OK;
+}
+
+enum exit_code command_fetch(const struct command *c, const char *method, const char *path, const char *body,
+                             cJSON **tree)
+{
+    return send_one(c, &(struct http_request){.method = method, .path = path, .body = body}, false, tree);
+}
+
+enum exit_code command_get(const struct command *c, const char *path, cJSON **tree)
+{
+    return send_one(c, &(struct http_request){.method = "GET", .path = path}, c->json, tree);
 }
 
 enum exit_code command_ask(const struct command *c, const char *method, const char *path, const char *body,
                            cJSON **tree)
 {
     const struct http_request request = {.method = method, .path = path, .body = body};
-    struct http_reply reply = http_client_send(c->client, &request);
     *tree = NULL;
-    if (reply.status < 200 || reply.status > 299)
-        return command_explain(&reply);
-    if (c->o->json) {
-        fwrite(reply.text ? reply.text : "", 1, reply.bytes, stdout);
-        return EXIT_OK;
-    }
-    *tree = reply.bytes ? cJSON_Parse(reply.text) : NULL;
-    return EXIT_OK;
+    return send_one(c, &request, c->json, c->json ? NULL : tree);
 }
 
-int command_usage(const char *what)
+int command_usage(const char *format, ...)
 {
-    fprintf(stderr, "attnctl: %s (--help lists the commands)\n", what);
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fputs("attnctl: ", stderr);
+    terminal_put(stderr, text);
+    fputs(" (--help lists the commands)\n", stderr);
     return EXIT_USAGE;
 }
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* command.h - what the commands of attnctl have in common. */
+/* command.h - what the commands of attnctl have in common.
+ *
+ * A command is a struct command_info in the file of its story: its verbs, its options and the text of its --help. options.c
+ * reads the command line by it, so that what is not in it is an error. attnctl.c lists the commands. */
 #ifndef CLIENTS_COMMAND_H
 #define CLIENTS_COMMAND_H
 
@@ -8,48 +11,85 @@
 #include <cjson/cJSON.h>
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum exit_code {
     EXIT_OK = 0,
-    EXIT_FAILED = 1,      /* the daemon refused, or a workload was not verified */
-    EXIT_USAGE = 2,       /* the command line */
-    EXIT_UNAVAILABLE = 69 /* no daemon answers */
+    EXIT_FAILED = 1,       /* the daemon refused, or a workload was not verified */
+    EXIT_USAGE = 2,        /* the command line */
+    EXIT_UNAVAILABLE = 69, /* no daemon answers */
+    EXIT_INTERRUPTED = 130 /* Ctrl-C */
 };
 
-enum { COMMAND_PATH_BYTES = 1024 };
+enum { COMMAND_PATH_BYTES = 1024, COMMAND_OPTIONS_MOST = 24 };
 
-struct options {
-    const char *url, *key_file;
-    bool json;
-    /* of run */
-    const char *shape, *trace;
-    const char *count, *seed, *length_scale, *time_scale, *verify, *prefill, *arrival_rate, *arrival_cv;
-    const char *prefix_share; /* FRACTION:LENGTH */
-    const char *fork_share;   /* FRACTION:COUNT[:AT] */
-    const char *sharing;
-    /* of move */
-    const char *to, *to_key_file, *as, *salt;
-    bool all;
+#define COMMAND_ID_MOST ((UINT64_C(1) << 53) - 1) /* of sequences, leases and workloads */
+
+struct command;
+
+/* "count", "N", what it does; a value of NULL: a flag. */
+struct command_option {
+    const char *name, *value, *text;
 };
 
+/* `attnctl seq fork ID [COUNT]`. The name is "" where a command has one thing to do. */
+struct command_verb {
+    const char *name, *operands;
+    int least, most; /* operands */
+    const char *text;
+    int (*run)(const struct command *c); /* returns an exit code */
+};
+
+struct command_info {
+    const char *name, *text;
+    const struct command_verb
+        *verbs; /* ends with a name of NULL; the first one is meant when none is named */
+    const struct command_option *options; /* ends with a name of NULL; NULL: none */
+    const char *more;                     /* of its --help; NULL: nothing */
+    bool offline;                         /* needs no daemon */
+};
+
+/* What the command line says. */
 struct command {
-    struct http_client *client;
-    const struct options *o;
-    int argc;
+    const struct command_info *info;
+    const struct command_verb *verb;
+    struct http_client *client; /* NULL when offline */
+    const char *url, *key_file, *key;
+    bool json;
+    int argc; /* operands */
     char **argv;
-    const char *key; /* NULL: none */
+    const char *values[COMMAND_OPTIONS_MOST]; /* in the order of info->options */
 };
 
-/* command_explain: say what went wrong; the exit code for it. */
+/* command_option: its value, "" of a flag; NULL: it was not given. The command has to have such an option. */
+const char *command_option(const struct command *c, const char *name);
+
+/* command_number, command_integer: the value of an option within bounds, to *value, which stays as it is when the option was
+ * not given. False, and said why, when it is no such number. */
+bool command_number(const struct command *c, const char *name, double low, double high, double *value);
+bool command_integer(const struct command *c, const char *name, uint64_t low, uint64_t high, uint64_t *value);
+
+/* command_read_integer: likewise of an operand; `what` names it. */
+bool command_read_integer(const char *what, const char *text, uint64_t low, uint64_t high, uint64_t *value);
+
+/* command_id_path: "/v1/RESOURCE/ID" and what follows it, of the first operand; false, and said why, when that is no id. */
+bool command_id_path(const struct command *c, const char *resource, const char *rest,
+                     char path[COMMAND_PATH_BYTES]);
+
+/* command_explain: say what went wrong, in the words of the problem document; the exit code for it. */
 enum exit_code command_explain(const struct http_reply *reply);
 
 /* command_ask: send and parse. With --json the answer is printed as it is. *tree is NULL after an error, and when
- * nothing is left to show; free it with cJSON_Delete(). */
+ * nothing is left to show; free it with cJSON_Delete(). command_fetch: likewise, never printed. command_get: printed and
+ * in *tree, for answers of several pages. */
 enum exit_code command_ask(const struct command *c, const char *method, const char *path, const char *body,
                            cJSON **tree);
+enum exit_code command_fetch(const struct command *c, const char *method, const char *path, const char *body,
+                             cJSON **tree);
+enum exit_code command_get(const struct command *c, const char *path, cJSON **tree);
 
 /* command_usage: say what is wrong with the command line; EXIT_USAGE. */
-int command_usage(const char *what);
+int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* command_row: a line of a summary. */
 void command_row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -1,15 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* commands.h - the commands of attnctl. Each returns an exit code. */
+/* commands.h - the commands of attnctl, each in the file of its story. */
 #ifndef CLIENTS_COMMANDS_H
 #define CLIENTS_COMMANDS_H
 
 #include "clients/command.h"
 
-int workloads_run(const struct command *c);
-int status_stats(const struct command *c);
-int status_audit(const struct command *c);
-int blocks_show(const struct command *c);
-int sequences_run(const struct command *c);
-int keys_run(const struct command *c);
+/* run.c */
+extern const struct command_info run_info;
+/* workloads.c */
+extern const struct command_info workloads_info;
+/* status.c */
+extern const struct command_info status_stats_info, status_audit_info;
+/* blocks.c */
+extern const struct command_info blocks_info;
+/* sequences.c */
+extern const struct command_info sequences_info;
+/* move.c */
+extern const struct command_info move_info;
+/* keys.c */
+extern const struct command_info keys_info;
 
 #endif

@@ -145,11 +145,21 @@ static struct http_reply not_reached(struct http_client *c, const char *url, CUR
 {
     char what[URL_BYTES];
     long error = 0;
+    if (rc == CURLE_ABORTED_BY_CALLBACK)
+        return no_reply(c, url, "given up");
     if (rc != CURLE_COULDNT_CONNECT || !c->socket[0])
         return no_reply(c, url, c->error[0] ? c->error : curl_easy_strerror(rc));
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
     snprintf(what, sizeof what, "unix:%s", c->socket);
     return no_reply(c, what, error ? strerror((int)error) : "no daemon answers there");
+}
+
+/* Called by libcurl about once a second, and whenever something happens. */
+static int look_whether_stopped(void *cookie, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    const struct http_client *client = cookie;
+    (void)a, (void)b, (void)c, (void)d;
+    return client->request->stopped();
 }
 
 struct http_reply http_client_send(struct http_client *c, const struct http_request *request)
@@ -161,7 +171,8 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     c->etag[0] = '\0';
     if (c->text)
         c->text[0] = '\0';
-    FILE *file = request->file ? fopen(request->file, "rb") : NULL;
+    bool is_input = request->file && strcmp(request->file, "-") == 0;
+    FILE *file = is_input ? stdin : request->file ? fopen(request->file, "rb") : NULL;
     if (request->file && !file)
         return no_reply(c, request->file, strerror(errno));
     snprintf(url, sizeof url, "%s%s", c->base, request->path);
@@ -178,6 +189,11 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     curl_easy_setopt(c->curl, CURLOPT_WRITEDATA, c);
     curl_easy_setopt(c->curl, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(c->curl, CURLOPT_HEADERDATA, c);
+    if (request->stopped) {
+        curl_easy_setopt(c->curl, CURLOPT_NOPROGRESS, 0L);
+        curl_easy_setopt(c->curl, CURLOPT_XFERINFOFUNCTION, look_whether_stopped);
+        curl_easy_setopt(c->curl, CURLOPT_XFERINFODATA, c);
+    }
     if (file) {
         curl_easy_setopt(c->curl, CURLOPT_POST, 1L);
         curl_easy_setopt(c->curl, CURLOPT_READDATA, file);
@@ -190,7 +206,7 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, request->method);
     CURLcode rc = curl_easy_perform(c->curl);
     curl_slist_free_all(headers);
-    if (file)
+    if (file && !is_input)
         fclose(file);
     if (rc != CURLE_OK)
         return not_reached(c, url, rc);

@@ -17,7 +17,8 @@ struct http_request {
     const char *if_match;      /* NULL: none */
     const char *body;          /* NULL: none */
     size_t body_bytes;         /* 0: it is text */
-    const char *file;          /* or this file, as a stream */
+    const char *file;          /* or this file, as a stream; "-": standard input */
+    bool (*stopped)(void);     /* asked again and again; true: give up. NULL: never */
     http_client_line line;     /* NULL: the answer is collected */
     void *cookie;
 };

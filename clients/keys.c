@@ -28,7 +28,7 @@ static bool make_key(char key[KEY_BYTES])
     return true;
 }
 
-int keys_run(const struct command *c)
+static int make_new(const struct command *c)
 {
     static const char *const scopes[] = {
 #define XX(constant, name, bit, includes) name,
@@ -36,10 +36,8 @@ int keys_run(const struct command *c)
 #undef XX
     };
     char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
-    if (c->argc < 2 || strcmp(c->argv[0], "new") != 0)
-        return command_usage("key wants new NAME [SCOPE]...");
     cJSON *entry = cJSON_CreateObject(), *list = cJSON_CreateArray();
-    for (int i = 2; i < c->argc; i++) {
+    for (int i = 1; i < c->argc; i++) {
         bool known = false;
         for (size_t s = 0; s < sizeof scopes / sizeof scopes[0]; s++)
             known |= strcmp(scopes[s], c->argv[i]) == 0;
@@ -54,7 +52,7 @@ int keys_run(const struct command *c)
         }
         cJSON_AddItemToArray(list, cJSON_CreateString(c->argv[i]));
     }
-    if (c->argc == 2)
+    if (c->argc == 1)
         cJSON_AddItemToArray(list, cJSON_CreateString("infer"));
     if (!make_key(key)) {
         cJSON_Delete(entry);
@@ -63,11 +61,11 @@ int keys_run(const struct command *c)
         return EXIT_FAILED;
     }
     SHA256Data((const uint8_t *)key, strlen(key), digest);
-    cJSON_AddStringToObject(entry, "name", c->argv[1]);
+    cJSON_AddStringToObject(entry, "name", c->argv[0]);
     cJSON_AddStringToObject(entry, "sha256", digest);
     cJSON_AddItemToObject(entry, "scopes", list);
     char *text = cJSON_PrintUnformatted(entry);
-    if (c->o->json)
+    if (c->json)
         printf("{\"key\":\"%s\",\"entry\":%s}\n", key, text);
     else
         printf("the key, for the client; it is kept nowhere else:\n    %s\n"
@@ -77,3 +75,13 @@ int keys_run(const struct command *c)
     cJSON_Delete(entry);
     return EXIT_OK;
 }
+
+static const struct command_verb verbs[] = {
+    {"new", "NAME [SCOPE]...", 1, -1, "scopes are read, infer (unless another is named), admin and keep",
+     make_new},
+    {0}};
+
+const struct command_info keys_info = {.name = "key",
+                                       .text = "make a key, and its entry for the daemon's keys.file",
+                                       .verbs = verbs,
+                                       .offline = true};

@@ -1,7 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* move.c - see move.h. */
-#include "clients/move.h"
-
+/* move.c - bring sequences from one daemon to another.
+ *
+ *     from   GET  /v1/sequences/7                     how long it is
+ *     to     POST /v1/sequences                       9, empty
+ *     from   GET  /v1/sequences/7/kv?range=...   ->   to   PUT /v1/sequences/9/kv?range=...     range after range
+ *     from   POST /v1/sequences/7/moved               refused if it has grown meanwhile: then the rest follows
+ *
+ * The daemons do not talk to each other. Whatever fails, the sequence stays where it was, and what was made of it
+ * elsewhere is deleted. */
+#include "clients/answer.h"
+#include "clients/commands.h"
+#include "clients/terminal.h"
 #include "config/clock.h"
 
 #include <cjson/cJSON.h>
@@ -25,6 +34,21 @@ enum {
 
 static const double SHOW_S = 2; /* between two lines that say how far one is */
 
+struct move_options {
+    struct http_client *from, *to;
+    const char *url;  /* of the daemon that they go to, as its clients know it; "": the same one as before */
+    const char *salt; /* NULL: none */
+    char **ids;       /* [count] */
+    size_t count;     /* 0: all sequences, but for those that a workload drives */
+    bool json;        /* a line of JSON for each on stdout, else one of text */
+};
+
+enum move_result {
+    MOVE_DONE,       /* all of them */
+    MOVE_FAILED,     /* some stay; stderr says which and why */
+    MOVE_UNAVAILABLE /* a daemon does not answer */
+};
+
 /* A sequence on its way. */
 struct move {
     const struct move_options *o;
@@ -44,21 +68,15 @@ static bool is_success(const struct http_reply *reply)
     return reply->status >= 200 && reply->status < 300;
 }
 
-static double number(const cJSON *tree, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(tree, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
-
 /* Say why a sequence stays. */
 static enum outcome explain(struct move *m, const char *what, const struct http_reply *reply)
 {
     cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
-    const cJSON *detail = cJSON_GetObjectItemCaseSensitive(problem, "detail");
     fprintf(stderr, "attnctl: sequence %.0f stays where it was: %s: ", m->id, what);
     if (reply->status)
         fprintf(stderr, "%ld ", reply->status);
-    fprintf(stderr, "%s\n", cJSON_IsString(detail) ? detail->valuestring : reply->status ? "" : reply->text);
+    terminal_put(stderr, reply->status ? answer_text(problem, "detail") : reply->text);
+    fputc('\n', stderr);
     m->unavailable |= reply->status == 0;
     cJSON_Delete(problem);
     return FAILED;
@@ -90,8 +108,8 @@ static enum outcome look(struct move *m, cJSON **tree)
         *tree = ask(m, m->o->from, "it is not to be had", &request);
         if (!*tree)
             return FAILED;
-        m->length = (uint32_t)number(*tree, "length");
-        cJSON_ArrayForEach (length, cJSON_GetObjectItemCaseSensitive(*tree, "lengths"))
+        m->length = (uint32_t)answer_number(*tree, "length");
+        cJSON_ArrayForEach (length, answer_at(*tree, "lengths"))
             even &= length->valuedouble == (double)m->length;
         if (even)
             return GOES_ON;
@@ -109,15 +127,15 @@ static enum outcome look(struct move *m, cJSON **tree)
 static enum outcome create(struct move *m, const cJSON *like)
 {
     cJSON *body = cJSON_CreateObject();
-    cJSON_AddNumberToObject(body, "priority", number(like, "priority"));
-    if (number(like, "max_tokens") > 0)
-        cJSON_AddNumberToObject(body, "max_tokens", number(like, "max_tokens"));
+    cJSON_AddNumberToObject(body, "priority", answer_number(like, "priority"));
+    if (answer_number(like, "max_tokens") > 0)
+        cJSON_AddNumberToObject(body, "max_tokens", answer_number(like, "max_tokens"));
     if (m->o->salt)
         cJSON_AddStringToObject(body, "salt", m->o->salt);
     char *text = cJSON_PrintUnformatted(body);
     const struct http_request request = {.method = "POST", .path = "/v1/sequences", .body = text};
     cJSON *made = ask(m, m->o->to, "no sequence there", &request);
-    m->to_id = made ? number(made, "id") : 0;
+    m->to_id = made ? answer_number(made, "id") : 0;
     cJSON_Delete(made);
     cJSON_Delete(body);
     free(text);
@@ -170,7 +188,7 @@ static enum outcome bring(struct move *m)
                                     .body_bytes = bytes};
     snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u", m->to_id, m->done, end);
     cJSON *put = ask(m, m->o->to, "K and V are not taken there", &request);
-    const cJSON *bits = cJSON_GetObjectItemCaseSensitive(put, "bits");
+    const cJSON *bits = answer_at(put, "bits");
     if (cJSON_IsString(bits))
         snprintf(m->bits, sizeof m->bits, "%s", bits->valuestring);
     if (!put)
@@ -272,7 +290,7 @@ static uint32_t range_tokens(struct http_client *client)
     const struct http_request request = {.method = "GET", .path = "/v1/info"};
     struct http_reply reply = http_client_send(client, &request);
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    uint32_t tokens = (uint32_t)number(cJSON_GetObjectItemCaseSensitive(info, "limits"), "kv_range_tokens");
+    uint32_t tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
     if (!info)
         fprintf(stderr, "attnctl: /v1/info: %ld %s\n", reply.status, reply.text ? reply.text : "");
     else if (!tokens)
@@ -295,25 +313,25 @@ static enum move_result move_page(const struct move_options *o, uint32_t step, d
     snprintf(path, sizeof path, "/v1/sequences?limit=%d&cursor=%.0f", PAGE, *next);
     struct http_reply reply = http_client_send(o->from, &request);
     cJSON *page = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    const cJSON *item, *after = cJSON_GetObjectItemCaseSensitive(page, "next");
+    const cJSON *item, *after = answer_at(page, "next");
     enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
     *next = cJSON_IsNumber(after) ? after->valuedouble : -1;
     if (!page)
         fprintf(stderr, "attnctl: /v1/sequences: %ld %s\n", reply.status, reply.text ? reply.text : "");
-    cJSON_ArrayForEach (item, cJSON_GetObjectItemCaseSensitive(page, "items")) {
+    cJSON_ArrayForEach (item, answer_at(page, "items")) {
         if (result == MOVE_UNAVAILABLE)
             break;
-        if (number(item, "workload") > 0)
-            fprintf(stderr, "attnctl: sequence %.0f stays: workload %.0f drives it\n", number(item, "id"),
-                    number(item, "workload"));
+        if (answer_number(item, "workload") > 0)
+            fprintf(stderr, "attnctl: sequence %.0f stays: workload %.0f drives it\n",
+                    answer_number(item, "id"), answer_number(item, "workload"));
         else
-            result = worse(result, move_one(o, number(item, "id"), step));
+            result = worse(result, move_one(o, answer_number(item, "id"), step));
     }
     cJSON_Delete(page);
     return result;
 }
 
-enum move_result move_run(const struct move_options *o)
+static enum move_result move_all(const struct move_options *o)
 {
     enum move_result result = MOVE_DONE;
     uint32_t out = range_tokens(o->from), in = range_tokens(o->to), step = out < in ? out : in;
@@ -333,3 +351,49 @@ enum move_result move_run(const struct move_options *o)
         result = worse(result, move_page(o, step, &next));
     return result;
 }
+
+/* ---- the command --------------------------------------------------------------------------------- */
+
+static int run_move(const struct command *c)
+{
+    const char *url = command_option(c, "to"), *as = command_option(c, "as");
+    const char *key_file = command_option(c, "to-key-file");
+    bool all = command_option(c, "all") != NULL;
+    char *key = NULL;
+    if (!url || (c->argc > 0) == all)
+        return command_usage("move wants --to URL, and ids or --all");
+    if (key_file && !(key = command_read_key(key_file)))
+        return EXIT_USAGE;
+    struct http_client *to = http_client_create(url, key ? key : c->key);
+    const struct move_options options = {.from = c->client,
+                                         .to = to,
+                                         .url = as                              ? as
+                                                : strncmp(url, "unix:", 5) == 0 ? ""
+                                                                                : url,
+                                         .salt = command_option(c, "salt"),
+                                         .ids = c->argv,
+                                         .count = all ? 0 : (size_t)c->argc,
+                                         .json = c->json};
+    if (!to)
+        return command_usage("out of memory");
+    enum move_result result = move_all(&options);
+    http_client_destroy(to);
+    free(key);
+    return result == MOVE_DONE ? EXIT_OK : result == MOVE_UNAVAILABLE ? EXIT_UNAVAILABLE : EXIT_FAILED;
+}
+
+static const struct command_verb verbs[] = {{"", "--to URL ID... | --to URL --all", 0, -1, NULL, run_move},
+                                            {0}};
+static const struct command_option options[] = {
+    {"to", "URL", "the daemon that they go to"},
+    {"all", NULL, "all sequences, but for those that a workload drives"},
+    {"to-key-file", "FILE", "the key for that daemon (default: the same one)"},
+    {"as", "URL", "what its clients call it (default: the URL)"},
+    {"salt", "TEXT", "that they share their prompts under there"},
+    {0}};
+
+const struct command_info move_info = {.name = "move",
+                                       .text = "bring sequences to another daemon",
+                                       .verbs = verbs,
+                                       .options = options,
+                                       .more = "Calls on a sequence that was moved are told where it is."};

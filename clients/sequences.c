@@ -36,11 +36,12 @@ static int list_sequences(const struct command *c)
         cJSON *page;
         const cJSON *item;
         snprintf(path, sizeof path, "/v1/sequences?limit=100&cursor=%.0f", next);
-        code = command_ask(c, "GET", path, NULL, &page);
+        code = command_get(c, path, &page);
         if (!page)
             return code;
         cJSON_ArrayForEach (item, answer_at(page, "items")) {
-            show_sequence(item);
+            if (!c->json)
+                show_sequence(item);
         }
         next = answer_number(page, "next");
         cJSON_Delete(page);
@@ -48,39 +49,12 @@ static int list_sequences(const struct command *c)
     return code;
 }
 
-int sequences_run(const struct command *c)
+/* Send, and show the sequences of the answer. */
+static int send_and_show(const struct command *c, const char *method, const char *path, const char *body)
 {
-    char path[COMMAND_PATH_BYTES], body[64] = "{}";
-    const char *verb = c->argc > 0 ? c->argv[0] : "list", *id = c->argc > 1 ? c->argv[1] : "";
     cJSON *tree;
     const cJSON *item;
-    if (strcmp(verb, "list") == 0)
-        return list_sequences(c);
-    if (strcmp(verb, "new") != 0 && (!*id || strspn(id, "0123456789") != strlen(id)))
-        return command_usage("seq wants new, or show, fork, truncate or delete and an id");
-    snprintf(path, sizeof path, "/v1/sequences/%.20s", id);
-    const char *method = "GET", *sent = NULL;
-    if (strcmp(verb, "new") == 0) {
-        snprintf(path, sizeof path, "/v1/sequences");
-        method = "POST";
-        sent = body;
-    } else if (strcmp(verb, "fork") == 0) {
-        snprintf(path, sizeof path, "/v1/sequences/%.20s/fork", id);
-        if (c->argc > 2)
-            snprintf(body, sizeof body, "{\"count\":%ld}", strtol(c->argv[2], NULL, 10));
-        method = "POST";
-        sent = body;
-    } else if (strcmp(verb, "truncate") == 0 && c->argc > 2) {
-        snprintf(path, sizeof path, "/v1/sequences/%.20s/truncate", id);
-        snprintf(body, sizeof body, "{\"length\":%ld}", strtol(c->argv[2], NULL, 10));
-        method = "POST";
-        sent = body;
-    } else if (strcmp(verb, "delete") == 0) {
-        method = "DELETE";
-    } else if (strcmp(verb, "show") != 0) {
-        return command_usage("seq wants new, show ID, fork ID [COUNT], truncate ID LENGTH or delete ID");
-    }
-    int code = command_ask(c, method, path, sent, &tree);
+    int code = command_ask(c, method, path, body, &tree);
     if (tree && answer_at(tree, "sequences")) {
         cJSON_ArrayForEach (item, answer_at(tree, "sequences")) {
             show_sequence(item);
@@ -91,3 +65,76 @@ int sequences_run(const struct command *c)
     cJSON_Delete(tree);
     return code;
 }
+
+static int make_sequence(const struct command *c)
+{
+    char *text = NULL;
+    uint64_t id, tokens = 0;
+    cJSON *body = cJSON_CreateObject();
+    bool ok = command_integer(c, "max-tokens", 1, UINT32_MAX, &tokens);
+    if (c->argc == 1) {
+        ok = ok && command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id);
+        cJSON_AddNumberToObject(body, "id", ok ? (double)id : 0);
+    }
+    if (tokens)
+        cJSON_AddNumberToObject(body, "max_tokens", (double)tokens);
+    if (command_option(c, "salt"))
+        cJSON_AddStringToObject(body, "salt", command_option(c, "salt"));
+    text = cJSON_PrintUnformatted(body);
+    int code = ok ? send_and_show(c, "POST", "/v1/sequences", text) : EXIT_USAGE;
+    cJSON_Delete(body);
+    free(text);
+    return code;
+}
+
+static int show_one(const struct command *c)
+{
+    char path[COMMAND_PATH_BYTES];
+    return command_id_path(c, "sequences", "", path) ? send_and_show(c, "GET", path, NULL) : EXIT_USAGE;
+}
+
+static int delete_one(const struct command *c)
+{
+    char path[COMMAND_PATH_BYTES];
+    return command_id_path(c, "sequences", "", path) ? send_and_show(c, "DELETE", path, NULL) : EXIT_USAGE;
+}
+
+static int fork_one(const struct command *c)
+{
+    char path[COMMAND_PATH_BYTES], body[64] = "{}";
+    uint64_t count;
+    if (!command_id_path(c, "sequences", "/fork", path))
+        return EXIT_USAGE;
+    if (c->argc == 2) {
+        if (!command_read_integer("COUNT", c->argv[1], 1, UINT32_MAX, &count))
+            return EXIT_USAGE;
+        snprintf(body, sizeof body, "{\"count\":%llu}", (unsigned long long)count);
+    }
+    return send_and_show(c, "POST", path, body);
+}
+
+static int truncate_one(const struct command *c)
+{
+    char path[COMMAND_PATH_BYTES], body[64];
+    uint64_t length;
+    if (!command_id_path(c, "sequences", "/truncate", path) ||
+        !command_read_integer("LENGTH", c->argv[1], 0, UINT32_MAX, &length))
+        return EXIT_USAGE;
+    snprintf(body, sizeof body, "{\"length\":%llu}", (unsigned long long)length);
+    return send_and_show(c, "POST", path, body);
+}
+
+static const struct command_verb verbs[] = {{"list", "", 0, 0, NULL, list_sequences},
+                                            {"new", "[ID]", 0, 1, NULL, make_sequence},
+                                            {"show", "ID", 1, 1, NULL, show_one},
+                                            {"fork", "ID [COUNT]", 1, 2, NULL, fork_one},
+                                            {"truncate", "ID LENGTH", 2, 2, NULL, truncate_one},
+                                            {"delete", "ID", 1, 1, NULL, delete_one},
+                                            {0}};
+static const struct command_option options[] = {
+    {"max-tokens", "N", "of new: keep blocks for so many tokens"},
+    {"salt", "TEXT", "of new: prompts are shared under the same salt only"},
+    {0}};
+
+const struct command_info sequences_info = {
+    .name = "seq", .text = "list, make, fork, cut and delete sequences", .verbs = verbs, .options = options};

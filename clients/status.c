@@ -2,10 +2,11 @@
 /* status.c - the state of a daemon at a glance, and whether its counts agree. */
 #include "clients/answer.h"
 #include "clients/commands.h"
+#include "clients/terminal.h"
 
 #include <stdio.h>
 
-int status_stats(const struct command *c)
+static int show_stats(const struct command *c)
 {
     cJSON *r;
     int code = command_ask(c, "GET", "/stats?limit=1", NULL, &r);
@@ -40,7 +41,7 @@ int status_stats(const struct command *c)
     return code;
 }
 
-int status_audit(const struct command *c)
+static int run_audit(const struct command *c)
 {
     cJSON *r;
     int code = command_ask(c, "POST", "/v1/audit", NULL, &r);
@@ -50,3 +51,11 @@ int status_audit(const struct command *c)
     cJSON_Delete(r);
     return code;
 }
+
+static const struct command_verb stats_verbs[] = {{"", "", 0, 0, NULL, show_stats}, {0}};
+static const struct command_verb audit_verbs[] = {{"", "", 0, 0, NULL, run_audit}, {0}};
+
+const struct command_info status_stats_info = {
+    .name = "stats", .text = "the state at a glance", .verbs = stats_verbs};
+const struct command_info status_audit_info = {
+    .name = "audit", .text = "check every count against every other", .verbs = audit_verbs};

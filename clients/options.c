@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* options.c - see options.h.
+ *
+ *   attnctl [OPTION]... COMMAND [VERB] [OPTION | OPERAND]...
+ *
+ * Options stand anywhere behind their command, as --name VALUE or --name=VALUE. "--" ends them; what begins with "-" and a
+ * digit or a point is a number. getopt_long() would do, but takes -1 for an option and does not know which command it is for. */
+#include "clients/options.h"
+#include "clients/terminal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { OPTION_COLUMNS = 25 };
+enum { NAME_MOST = 32, NEAR_MOST = 3 /* changes, by which a name may be another one misspelt */ };
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters to insert, remove, change or exchange to make `a` of `b`. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), rows[3][NAME_MOST + 1];
+    if (n > NAME_MOST || m > NAME_MOST)
+        return NAME_MOST;
+    for (size_t j = 0; j <= m; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t *now = rows[i % 3], *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
+        now[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            now[j] = least(least(before[j] + 1, now[j - 1] + 1), before[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], second[j - 2] + 1);
+        }
+    }
+    return rows[n % 3][m];
+}
+
+/* The nearer of two names to what was written; a beginning counts as near. */
+static const char *nearer(const char *written, const char *best, const char *name)
+{
+    size_t n = strlen(written), most = least(NEAR_MOST, (n + 1) / 2);
+    size_t is = n >= 2 && strncmp(written, name, n) == 0 ? 1 : distance(written, name);
+    size_t was = !best ? NAME_MOST : n >= 2 && strncmp(written, best, n) == 0 ? 1 : distance(written, best);
+    return is <= most && is < was ? name : best;
+}
+
+/* ---- help ---------------------------------------------------------------------------------------- */
+
+static void show_usage(FILE *f, const struct command_info *info, const struct command_verb *verb)
+{
+    fprintf(f, "attnctl %s%s%s%s%s", info->name, *verb->name ? " " : "", verb->name,
+            *verb->operands ? " " : "", verb->operands);
+}
+
+void options_show_help(const struct command_info *info)
+{
+    char line[96];
+    printf("attnctl %s - %s\n\n", info->name, info->text);
+    for (const struct command_verb *verb = info->verbs; verb->name; verb++) {
+        fputs(verb == info->verbs ? "usage: " : "       ", stdout);
+        show_usage(stdout, info, verb);
+        putchar('\n');
+        if (verb->text)
+            printf("           %s\n", verb->text);
+    }
+    for (const struct command_option *o = info->options; o && o->name; o++) {
+        snprintf(line, sizeof line, "--%s%s%s", o->name, o->value ? " " : "", o->value ? o->value : "");
+        printf("%s  %-24s%s%s\n", o == info->options ? "\n" : "", line,
+               strlen(line) >= OPTION_COLUMNS ? "\n                           " : " ", o->text);
+    }
+    if (info->more)
+        printf("\n%s\n", info->more);
+    puts("\nOptions of every command: --url URL, --key-file FILE, --json, --help.");
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+struct reader {
+    int argc, at;
+    char **argv;
+    struct command *c;
+};
+
+static enum options_result wrong(const struct command_info *info, const char *what, const char *written,
+                                 const char *near)
+{
+    char hint[64] = "", more[64] = "";
+    if (near)
+        snprintf(hint, sizeof hint, "; did you mean %s?", near);
+    if (info)
+        snprintf(more, sizeof more, " (attnctl %s --help says what it takes)", info->name);
+    if (!info) {
+        command_usage("%s%s%s", what, written, hint);
+        return OPTIONS_WRONG;
+    }
+    fprintf(stderr, "attnctl: %s", what);
+    terminal_put(stderr, written);
+    fprintf(stderr, "%s%s\n", hint, more);
+    return OPTIONS_WRONG;
+}
+
+/* The value of the option at hand: behind "=" or in the next argument; NULL: there is none. */
+static const char *value_of(struct reader *r, const char *equals)
+{
+    if (equals)
+        return equals + 1;
+    return r->at + 1 < r->argc ? r->argv[++r->at] : NULL;
+}
+
+/* An option of the command at hand, or of all. */
+static enum options_result read_option(struct reader *r, const char *arg)
+{
+    static const struct command_option all[] = {{"url", "URL", NULL},    {"key-file", "FILE", NULL},
+                                                {"json", NULL, NULL},    {"help", NULL, NULL},
+                                                {"version", NULL, NULL}, {NULL, NULL, NULL}};
+    struct command *c = r->c;
+    const char *equals = strchr(arg, '='), *near = NULL, **to = NULL, *given = NULL;
+    char name[NAME_MOST + 1], what[96], option[NAME_MOST + 8];
+    const struct command_option *found = NULL;
+    if (strcmp(arg, "-h") == 0 || strcmp(arg, "--help") == 0)
+        return OPTIONS_HELP;
+    if (strcmp(arg, "-V") == 0 || strcmp(arg, "--version") == 0)
+        return OPTIONS_VERSION;
+    if (arg[1] == '-')
+        snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) - 2 : NAME_MOST, arg + 2);
+    else
+        snprintf(name, sizeof name, "%.*s", NAME_MOST, arg + 1);
+    for (const struct command_option *o = c->info ? c->info->options : NULL; o && o->name; o++) {
+        near = nearer(name, near, o->name);
+        if (arg[1] == '-' && strcmp(o->name, name) == 0) {
+            found = o;
+            to = &c->values[o - c->info->options];
+        }
+    }
+    for (const struct command_option *o = all; o->name && !found; o++) {
+        near = nearer(name, near, o->name);
+        if (arg[1] == '-' && strcmp(o->name, name) == 0) {
+            found = o;
+            to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : &given;
+        }
+    }
+    if (!found) {
+        snprintf(what, sizeof what, "%s%s has no option ", c->info ? c->info->name : "attnctl",
+                 c->info ? "" : " itself");
+        snprintf(option, sizeof option, "--%s", near ? near : "");
+        return wrong(c->info, what, arg, near ? option : NULL);
+    }
+    if (!found->value && equals)
+        return wrong(c->info, "there is no value to ", arg, NULL);
+    *to = found->value ? value_of(r, equals) : "";
+    if (!*to)
+        return wrong(c->info, "a value is missing behind ", arg, NULL);
+    c->json |= given != NULL;
+    return OPTIONS_READ;
+}
+
+static bool is_option(const char *arg)
+{
+    return arg[0] == '-' && arg[1] != '\0' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
+}
+
+static enum options_result find_command(struct reader *r, const struct command_info *const *commands)
+{
+    const char *near = NULL;
+    char written[64];
+    for (; r->at < r->argc && is_option(r->argv[r->at]); r->at++) {
+        enum options_result is = read_option(r, r->argv[r->at]);
+        if (is != OPTIONS_READ)
+            return is;
+    }
+    if (r->at == r->argc) {
+        command_usage("a command is missing");
+        return OPTIONS_WRONG;
+    }
+    const char *name = r->argv[r->at++];
+    if (strcmp(name, "help") == 0 && r->at == r->argc)
+        return OPTIONS_HELP;
+    if (strcmp(name, "help") == 0)
+        name = r->argv[r->at];
+    for (size_t i = 0; commands[i]; i++) {
+        near = nearer(name, near, commands[i]->name);
+        if (strcmp(commands[i]->name, name) == 0) {
+            r->c->info = commands[i];
+            return r->at > 1 && strcmp(r->argv[r->at - 1], "help") == 0 ? OPTIONS_HELP : OPTIONS_READ;
+        }
+    }
+    snprintf(written, sizeof written, "\"%.40s\"", name);
+    return wrong(NULL, "there is no command ", written, near);
+}
+
+/* The verb: the first operand, where the command has verbs. */
+static enum options_result find_verb(struct command *c)
+{
+    const char *near = NULL;
+    char what[NAME_MOST + 32], written[64];
+    c->verb = c->info->verbs;
+    if (!*c->verb->name || c->argc == 0)
+        return OPTIONS_READ;
+    for (const struct command_verb *verb = c->info->verbs; verb->name; verb++) {
+        near = nearer(c->argv[0], near, verb->name);
+        if (strcmp(verb->name, c->argv[0]) == 0) {
+            c->verb = verb;
+            c->argc--;
+            c->argv++;
+            return OPTIONS_READ;
+        }
+    }
+    snprintf(what, sizeof what, "%s has no ", c->info->name);
+    snprintf(written, sizeof written, "\"%.40s\"", c->argv[0]);
+    return wrong(c->info, what, written, near);
+}
+
+static enum options_result check_operands(const struct command *c)
+{
+    const struct command_verb *verb = c->verb;
+    if (c->argc >= verb->least && (verb->most < 0 || c->argc <= verb->most))
+        return OPTIONS_READ;
+    char what[128];
+    if (c->argc < verb->least)
+        snprintf(what, sizeof what, "something is missing");
+    else
+        snprintf(what, sizeof what, "\"%.40s\" is one operand too many", c->argv[verb->most]);
+    fputs("attnctl: ", stderr);
+    terminal_put(stderr, what);
+    fputs("; usage: ", stderr);
+    show_usage(stderr, c->info, verb);
+    fputc('\n', stderr);
+    return OPTIONS_WRONG;
+}
+
+enum options_result options_read(int argc, char **argv, const struct command_info *const *commands,
+                                 struct command *c)
+{
+    struct reader r = {.argc = argc, .at = 1, .argv = argv, .c = c};
+    enum options_result is = find_command(&r, commands);
+    bool ended = false;
+    if (is != OPTIONS_READ)
+        return is;
+    c->argv = argv + r.at;
+    for (; r.at < argc; r.at++) {
+        if (!ended && strcmp(argv[r.at], "--") == 0) {
+            ended = true;
+        } else if (ended || !is_option(argv[r.at])) {
+            c->argv[c->argc++] = argv[r.at];
+        } else if ((is = read_option(&r, argv[r.at])) != OPTIONS_READ) {
+            return is;
+        }
+    }
+    is = find_verb(c);
+    return is == OPTIONS_READ ? check_operands(c) : is;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* report.c - see report.h. */
+#include "clients/report.h"
+#include "clients/answer.h"
+#include "clients/command.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { BAR_CELLS = 20 };
+
+void report_line(const cJSON *r, char *line, size_t room)
+{
+    double done = answer_number(r, "tokens.done"), total = answer_number(r, "tokens.total");
+    double part = total > 0 ? done / total : 0;
+    char bar[BAR_CELLS + 1];
+    for (int i = 0; i < BAR_CELLS; i++)
+        bar[i] = i < (int)(part * BAR_CELLS) ? '#' : '.';
+    bar[BAR_CELLS] = '\0';
+    if (strcmp(answer_text(r, "state"), "verifying") == 0)
+        snprintf(line, room, "[%s] verifying %.0f of %.0f rows", bar, answer_number(r, "verify.done"),
+                 answer_number(r, "verify.rows"));
+    else
+        snprintf(
+            line, room,
+            "[%s] %3.0f %%  %.0f of %.0f tokens  %.1f GB/s (%.2f of roof)  %.0f of %.0f blocks  %.0f steps",
+            bar, part * 100, done, total, answer_number(r, "gb_per_s"), answer_number(r, "roof_fraction"),
+            answer_number(r, "blocks.held"), answer_number(r, "blocks.total"), answer_number(r, "steps"));
+}
+
+static void row_of_times(const cJSON *r, const char *name, const char *path, double scale, const char *unit)
+{
+    char p50[64], p90[64], p99[64];
+    snprintf(p50, sizeof p50, "%s.p50", path);
+    snprintf(p90, sizeof p90, "%s.p90", path);
+    snprintf(p99, sizeof p99, "%s.p99", path);
+    command_row(name, "%.2f / %.2f / %.2f %s (p50 / p90 / p99)", answer_number(r, p50) * scale,
+                answer_number(r, p90) * scale, answer_number(r, p99) * scale, unit);
+}
+
+/* An error that is no number arrives as null. */
+static const char *error_text(const cJSON *item, char text[32])
+{
+    snprintf(text, 32, "%.5f", cJSON_IsNumber(item) ? item->valuedouble : 0);
+    return cJSON_IsNumber(item) ? text : "NaN";
+}
+
+void report_show(const cJSON *r)
+{
+    char error[32];
+    printf("workload %.0f %s in %.2f s", answer_number(r, "id"), answer_text(r, "state"),
+           answer_number(r, "wall_s"));
+    if (*answer_text(r, "reason"))
+        printf(" (%s)", answer_text(r, "reason"));
+    putchar('\n');
+    command_row("sequences", "%.0f of %.0f requests, %.0f forks", answer_number(r, "sequences.total"),
+                answer_number(r, "requests"), answer_number(r, "forks"));
+    command_row("tokens", "%.0f attended, %.0f appended as prompts, %.0f found in the cache",
+                answer_number(r, "tokens.done"), answer_number(r, "tokens.prompt"),
+                answer_number(r, "tokens.cached"));
+    command_row("steps", "%.0f", answer_number(r, "steps"));
+    row_of_times(r, "step", "step_us", 1e-3, "ms");
+    row_of_times(r, "queue", "queue_ms", 1, "ms");
+    row_of_times(r, "first token", "first_token_ms", 1, "ms");
+    row_of_times(r, "per token", "per_token_ms", 1, "ms");
+    command_row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
+                answer_number(r, "bytes_read") * 1e-9, answer_number(r, "gb_per_s"),
+                answer_number(r, "roof_fraction"), answer_number(r, "roof_gb_per_s"));
+    if (cJSON_IsString(answer_at(r, "above_roof")))
+        command_row("", "%s", answer_text(r, "above_roof"));
+    command_row("blocks", "%.0f at most of %.0f, %.0f saved by sharing", answer_number(r, "blocks.peak"),
+                answer_number(r, "blocks.total"), answer_number(r, "blocks.saved_peak"));
+    command_row("copies on write", "%.0f", answer_number(r, "copies"));
+    command_row("preemptions", "%.0f (%.0f tokens appended again)", answer_number(r, "preemptions"),
+                answer_number(r, "tokens.recomputed"));
+    command_row("digest", "%s", answer_text(r, "digest"));
+    if (cJSON_IsObject(answer_at(r, "verify")))
+        command_row("verified", "%.0f rows, largest error %s (tolerance %.5f): %s",
+                    answer_number(r, "verify.done"), error_text(answer_at(r, "verify.largest_error"), error),
+                    answer_number(r, "verify.tolerance"),
+                    cJSON_IsTrue(answer_at(r, "verify.ok")) ? "ok" : "NOT OK");
+}

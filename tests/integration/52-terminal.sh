@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# attnctl as people use it: its help, what it says of mistakes, its screens in a terminal of 80 x 24 (tmux), what Ctrl-C leaves, and
+# names that try to change the screen.
+. tests/integration/lib.sh
+ATTNCTL=$(dirname "$ATTND")/attnctl
+ctl() { timeout $HANG_S "$ATTNCTL" "$@" 2>"$WORK/err"; }
+# What it says on stderr, and its exit code.
+said() { ctl "$@" >/dev/null; echo "$? $(sed 's/^attnctl: //' "$WORK/err")"; }
+
+# ---- the command line; no daemon is needed
+commands=$(ctl --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p')
+expect 'the help lists commands' yes "$([ "$(wc -l <<<"$commands")" -gt 7 ] && echo yes)"
+expect 'it is as wide as a terminal' '' "$(ctl --help | grep -E '.{81}')"
+expect '-h is --help' "$(ctl --help)" "$(ctl -h)"
+for command in $commands; do
+    expect "$command has a help of its own" "0 attnctl $command - " "$(ctl "$command" --help >"$WORK/help"; echo $?) $(head -n 1 "$WORK/help" | grep -o '^[^-]*- ')"
+    expect "$command: 80 columns" '' "$(grep -E '.{81}' "$WORK/help")"
+    expect "$command: one way to ask for it" "$(cat "$WORK/help")" "$(ctl help "$command")"
+done
+expect 'the version is that of the daemon' "$("$ATTND" --version | head -n 1 | sed 's/^attnd/attnctl/')" "$(ctl --version)"
+while IFS='|' read -r line want; do
+    # shellcheck disable=SC2086
+    expect "attnctl $line" "2 $want" "$(said $line)"
+done <<'LIST'
+|a command is missing (--help lists the commands)
+frobnicate|there is no command "frobnicate" (--help lists the commands)
+rum|there is no command "rum"; did you mean run? (--help lists the commands)
+blcoks|there is no command "blcoks"; did you mean blocks? (--help lists the commands)
+stat|there is no command "stat"; did you mean stats? (--help lists the commands)
+stats now|"now" is one operand too many; usage: attnctl stats
+seq frok 7|seq has no "frok"; did you mean fork? (attnctl seq --help says what it takes)
+seq fork|something is missing; usage: attnctl seq fork ID [COUNT]
+seq truncate 7 x|LENGTH wants an integer in 0..4294967295, not "x" (--help lists the commands)
+seq show -1|the id wants an integer in 0..9007199254740991, not "-1" (--help lists the commands)
+run --coutn 5|run has no option --coutn; did you mean --count? (attnctl run --help says what it takes)
+run --count|a value is missing behind --count (attnctl run --help says what it takes)
+run --shape azure-conv --count many|--count wants a number in 1..1e+09, not "many" (--help lists the commands)
+run --shape azure-conv --prefix-share 1:2:3|--prefix-share wants FRACTION:TOKENS, not "1:2:3" (--help lists the commands)
+run /|/: Is a directory
+run /none.json|/none.json: No such file or directory
+run --trace /|/: Is a directory
+--jsno stats|attnctl itself has no option --jsno; did you mean --json? (--help lists the commands)
+stats --json=1|there is no value to --json=1 (attnctl stats --help says what it takes)
+move 1|move wants --to URL, and ids or --all (--help lists the commands)
+LIST
+
+# ---- what a daemon says may come from others: names with control characters, and such that turn text around
+cat >"$WORK/stub.pl" <<'PERL'
+use IO::Socket::INET;
+my ($file, @answer) = @ARGV;
+my $s = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1") or die;
+open my $f, ">", "$file.new"; print $f $s->sockport; close $f; rename "$file.new", $file;
+while (my $c = $s->accept) {
+    while (<$c>) { last if /^\r?$/ }
+    printf $c "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", $answer[0],
+        length $answer[1], $answer[1];
+    close $c;
+}
+PERL
+# stub STATUS BODY COMMAND...: what attnctl says, told this by whatever answers.
+stub() {
+    local status=$1 body=$2 code
+    shift 2
+    rm -f "$WORK/port"
+    perl "$WORK/stub.pl" "$WORK/port" "$status" "$body" &
+    local server=$!
+    eventually test -e "$WORK/port"
+    ctl --url "http://127.0.0.1:$(cat "$WORK/port")" "$@" | cat
+    code=${PIPESTATUS[0]}
+    kill $server
+    wait $server 2>/dev/null
+    return "$code"
+}
+name='a\u001b[2J\u202eb\u200b\u0085c\\d'
+shown='a\x1b[2J\u202eb\u200b\x85c\d'
+expect 'an owner cannot move the cursor' "$shown" \
+    "$(stub '200 OK' "{\"items\":[{\"id\":1,\"state\":\"running\",\"owner\":\"$name\"}]}" workload list | sed 's/.* s  //')"
+stub '404 Not Found' "{\"code\":\"not_found\",\"detail\":\"no $name\"}" seq show 1
+expect 'nor a problem' "attnctl: 404 not_found: no $shown" "$(cat "$WORK/err")"
+expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help lists the commands)' "$(ctl $'\xc3(\x1b'; cat "$WORK/err")"
+
+# ---- a workload that is interrupted
+start_daemon
+export ATTNCTL_URL=$URL
+is_running() { [ "$(curl -s "$URL/v1/workloads" | jq -r '.items[0].state')" = running ] && [ "$(curl -s "$URL/v1/workloads" | jq '.items[0].tokens.done')" -gt 0 ]; }
+is_cancelled() { [ "$(curl -s "$URL/v1/workloads" | jq -r '.items[0].state')" = cancelled ]; }
+echo '{"sequences":[{"prompt":9,"decode":60000}]}' >"$WORK/w.json"
+"$ATTNCTL" run "$WORK/w.json" >"$WORK/out" 2>"$WORK/err" &
+pid=$!
+eventually is_running
+kill -INT $pid
+wait $pid
+expect 'Ctrl-C ends it' '130 attnctl: interrupted; the daemon cancels the workload. So far:' "$? $(tail -n 1 "$WORK/err")"
+expect 'with its summary so far' 'workload 1 running' "$(grep -o '^workload 1 [a-z]*' "$WORK/out")"
+expect 'some of it was done' yes "$([ "$(sed -n 's/^  tokens *\([0-9]*\) .*/\1/p' "$WORK/out")" -gt 0 ] && echo yes)"
+eventually is_cancelled
+expect 'and cancels it' cancelled "$(ctl --json workload show 1 | jq -r .state)"
+
+# ---- workloads of others
+echo '{"sequences":[{"prompt":9,"decode":3}]}' >"$WORK/w.json"
+expect 'a workload from standard input' 3 "$(ctl --json run - <"$WORK/w.json" | jq .tokens.done)"
+expect 'they are listed' 'finished cancelled' "$(ctl workload list | awk '{ print $2 }' | paste -sd' ')"
+expect 'one of them' 'workload 2 finished' "$(ctl workload show 2 | grep -o '^workload [0-9]* [a-z]*')"
+expect 'its events' 'workload 2 finished' "$(ctl workload events 2 | grep -o '^workload [0-9]* [a-z]*')"
+curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}]}' "$URL/v1/workloads"
+expect 'one is cancelled' 'workload 3 cancelled' "$(ctl workload cancel 3 | grep -o '^workload [0-9]* [a-z]*')"
+expect 'one that is not there' '1 404 not_found: there is no workload 9' "$(said workload show 9)"
+printf '{"timestamp":0,"input_length":9,"output_length":2,"hash_ids":[1]}\n' >"$WORK/t.ndjson"
+expect 'a trace of JSON lines by either name' 2 "$(ctl --json run --trace "$WORK/t.ndjson" --prefix-share 0.5:4 --fork-share 0:1 | jq .tokens.done)"
+
+stop_daemon
+expect 'it ends cleanly' 0 $?
+finish
