@@ -9,7 +9,7 @@
 
 static const struct command_info *const commands[] = {
     /* look */
-    &status_stats_info, &blocks_info, &status_audit_info,
+    &top_info, &status_stats_info, &blocks_info, &status_audit_info,
     /* drive */
     &run_info, &workloads_info, &sequences_info, &move_info,
     /* manage */

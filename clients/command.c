@@ -111,6 +111,14 @@ enum exit_code command_fetch(const struct command *c, const char *method, const 
     return send_one(c, &(struct http_request){.method = method, .path = path, .body = body}, false, tree);
 }
 
+struct http_reply command_try(const struct command *c, const char *path, cJSON **tree)
+{
+    const struct http_request request = {.method = "GET", .path = path, .stopped = terminal_interrupted};
+    struct http_reply reply = http_client_send(c->client, &request);
+    *tree = reply.status >= 200 && reply.status < 300 && reply.bytes ? cJSON_Parse(reply.text) : NULL;
+    return reply;
+}
+
 enum exit_code command_get(const struct command *c, const char *path, cJSON **tree)
 {
     return send_one(c, &(struct http_request){.method = "GET", .path = path}, c->json, tree);

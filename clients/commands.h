@@ -5,6 +5,8 @@
 
 #include "clients/command.h"
 
+/* top.c */
+extern const struct command_info top_info;
 /* run.c */
 extern const struct command_info run_info;
 /* workloads.c */

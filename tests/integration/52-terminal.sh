@@ -109,6 +109,82 @@ expect 'one that is not there' '1 404 not_found: there is no workload 9' "$(said
 printf '{"timestamp":0,"input_length":9,"output_length":2,"hash_ids":[1]}\n' >"$WORK/t.ndjson"
 expect 'a trace of JSON lines by either name' 2 "$(ctl --json run --trace "$WORK/t.ndjson" --prefix-share 0.5:4 --fork-share 0:1 | jq .tokens.done)"
 
+
+# ---- screens
+for _ in 1 2 3; do ctl seq new >/dev/null; done
+ids=$(ctl --json seq | jq -c '[.items[].id]')
+id=$(jq .[0] <<<"$ids")
+token=$(jq -c '[range(4) | [[range(2) | [range(64) | 0.5]]]]' <<<null)
+append() { curl -s -o /dev/null --json "{\"sequences\":[$1],\"k\":$token,\"v\":$token}" "$URL/v1/append"; }
+append "$id"
+ctl seq fork "$id" >/dev/null
+expect 'a shared block is a 2' 2 "$(ctl blocks --count 1 | sed -n 's/^ *0  //p')"
+expect 'no colours where there is no terminal' 0 "$(ctl blocks | grep -c $'\033')"
+expect 'blocks from one on' '64  ...' "$(ctl blocks --from 64 --count 3 | sed -n '1s/^ *//p')"
+expect 'all pages as JSON' "$(curl -s "$URL/stats" | jq .pool.blocks)" "$(ctl --json blocks | jq -s 'map(.blocks | length) | add')"
+expect 'top once, as text' 0 "$(ctl top >"$WORK/top"; echo $?; grep -c $'\033' "$WORK/top" | sed 's/^0$//')"
+expect 'of the pool' 1 "$(grep -c '^pool  .* 1 held (1 Shared), ' "$WORK/top")"
+expect 'of sequences' 4 "$(grep -c '^ *[0-9]*  idle ' "$WORK/top")"
+
+if ! command -v tmux >/dev/null; then
+    echo 'skip screens in a terminal: tmux is not installed'
+    stop_daemon
+    expect 'it ends cleanly' 0 $?
+    finish
+fi
+mux() { tmux -S "$WORK/tmux" -f /dev/null "$@"; }
+# shellcheck disable=SC2154
+trap 'status=$?; mux kill-server 2>/dev/null; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"; exit $status' EXIT
+mux new-session -d -x 80 -y 24 "env -u NO_COLOR TERM=screen PS1='ready> ' ATTNCTL_URL=$URL PATH=$(dirname "$ATTNCTL"):$PATH bash --norc --noprofile"
+sees() { mux capture-pane -p | grep -q -- "$1"; }
+types() { mux send-keys -- "$@"; }
+# Whether the shell has the terminal back: its own screen, a cursor, and what is typed is seen.
+is_back() { [ "$(mux display -p '#{alternate_on}#{cursor_flag}')" = 01 ] && mux capture-pane -p | grep -v '^$' | tail -n 1 | grep -q '^ready> *$'; }
+eventually is_back
+types 'echo what was there before' Enter
+eventually sees '^what was there before'
+types 'attnctl top --interval 0.1' Enter
+eventually sees '^pool '
+expect 'top is on a screen of its own' 1 "$(mux display -p '#{alternate_on}')"
+mux capture-pane -p >"$WORK/frame"
+expect 'it fits' '24 0' "$(wc -l <"$WORK/frame") $(grep -cE '.{81}' "$WORK/frame")"
+expect 'it is coloured' yes "$(mux capture-pane -e -p | grep -q $'\033\\[3[0-9]m' && echo yes)"
+ctl seq fork "$id" 3 >/dev/null
+eventually sees '^sequences 7: '
+expect 'it sees what is new' 0 $?
+types C-c
+eventually is_back
+expect 'Ctrl-C gives the terminal back' 0 $?
+expect 'with what was there' yes "$(sees '^what was there before' && echo yes)"
+types 'stty -a | grep -o " echo \| icanon\| susp = ^Z" | tr -d "\n"; echo' Enter
+eventually sees '^ susp = ^Z icanon echo'
+expect 'and its ways' 0 $?
+types 'attnctl blocks --watch --interval 0.1' Enter
+eventually sees '^       0  5\.'
+expect 'the map is drawn' 0 $?
+expect 'references have colours' yes "$(mux capture-pane -e -p | grep -q $'\033\\[33m5' && echo yes)"
+expect 'it has a legend' yes "$(sees 'held by so many sequences' && echo yes)"
+ctl seq fork "$id" 6 >/dev/null
+eventually sees '^       0  +\.'
+expect 'it changes' 0 $?
+types ' '
+eventually sees '^blocks 1280 to '
+expect 'space shows the next blocks' 0 $?
+types q
+eventually is_back
+expect 'q gives the terminal back' 0 $?
+types 'clear; NO_COLOR=1 attnctl blocks --watch --interval 0.1' Enter
+eventually sees '^       0  +\.'
+expect 'NO_COLOR has none' 0 "$(mux capture-pane -e -p | grep -c $'\033\\[[0-9;]*m')"
+kill -TERM "$(pgrep -f 'attnctl blocks --watch' -P "$(mux display -p '#{pane_pid}')")"
+eventually is_back
+expect 'SIGTERM gives it back, too' 0 $?
+mux resize-window -x 40 -y 10
+types 'clear; attnctl top --interval 0.1' Enter
+eventually sees '^pool '
+expect 'a small terminal' '10 0' "$(mux capture-pane -p | wc -l) $(mux capture-pane -p | grep -cE '.{41}')"
 stop_daemon
-expect 'it ends cleanly' 0 $?
+expect 'the daemon ends cleanly' 0 $?
+eventually is_back
+expect 'that ends top, which says why' yes "$(sees '^attnctl: http' && echo yes)"
 finish
