@@ -138,7 +138,7 @@ $(B)/attnd: $(call object,server/main.c) $(B)/daemon.a
 CLIENT_SOURCES := $(wildcard clients/*.c)
 $(B)/attnctl: $(call object,$(CLIENT_SOURCES))
 	$(say) LD $@
-	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson libmd)
+	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson libmd) -lm
 
 # The inner loops want the vectoriser, whatever the rest is compiled with.
 $(call object,$(wildcard kernels/cpu/cpu_*.c kernels/numeric.c)): ISA_FLAGS := $(if $(filter release fault-%,$(MODE)),-O3)

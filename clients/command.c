@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const char *command_option(const struct command *c, const char *name)
 {
@@ -130,6 +132,20 @@ enum exit_code command_ask(const struct command *c, const char *method, const ch
     const struct http_request request = {.method = method, .path = path, .body = body};
     *tree = NULL;
     return send_one(c, &request, c->json, c->json ? NULL : tree);
+}
+
+bool command_can_send(const char *file)
+{
+    struct stat is;
+    int error = strcmp(file, "-") == 0 ? 0 : stat(file, &is) != 0 || access(file, R_OK) != 0 ? errno : 0;
+    if (!error && strcmp(file, "-") != 0 && S_ISDIR(is.st_mode))
+        error = EISDIR;
+    if (error) {
+        fputs("attnctl: ", stderr);
+        terminal_put(stderr, file);
+        fprintf(stderr, ": %s\n", strerror(error));
+    }
+    return !error;
 }
 
 int command_usage(const char *format, ...)

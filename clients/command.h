@@ -91,6 +91,9 @@ enum exit_code command_get(const struct command *c, const char *path, cJSON **tr
 /* command_try: likewise without a word, for screens and for what a daemon may not have: status 0 or of the answer. */
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree);
 
+/* command_can_send: whether there is such a file to be sent, "-": standard input; if not, it is said why. */
+bool command_can_send(const char *file);
+
 /* command_usage: say what is wrong with the command line; EXIT_USAGE. */
 int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

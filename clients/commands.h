@@ -15,6 +15,17 @@ extern const struct command_info workloads_info;
 extern const struct command_info status_stats_info, status_audit_info;
 /* blocks.c */
 extern const struct command_info blocks_info;
+/* attention.c */
+extern const struct command_info attention_append_info, attention_attend_info;
+/* kv_file.c */
+extern const struct command_info kv_file_export_info, kv_file_import_info;
+/* batch.c */
+extern const struct command_info batch_info;
+/* leases.c */
+extern const struct command_info leases_info;
+/* manage.c */
+extern const struct command_info manage_trim_info, manage_selftest_info, manage_roof_info, manage_drain_info,
+    manage_parameters_info;
 /* sequences.c */
 extern const struct command_info sequences_info;
 /* move.c */

@@ -9,12 +9,10 @@
 #include "clients/terminal.h"
 #include "config/clock.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static const double PLAIN_PROGRESS_S = 2; /* between two lines when there is no terminal */
@@ -203,21 +201,6 @@ static bool ends_with(const char *text, const char *end)
     return n > m && strcmp(text + n - m, end) == 0;
 }
 
-/* Whether there is such a file to be sent. */
-static bool can_be_sent(const char *file)
-{
-    struct stat is;
-    int error = strcmp(file, "-") == 0 ? 0 : stat(file, &is) != 0 || access(file, R_OK) != 0 ? errno : 0;
-    if (!error && strcmp(file, "-") != 0 && S_ISDIR(is.st_mode))
-        error = EISDIR;
-    if (error) {
-        fputs("attnctl: ", stderr);
-        terminal_put(stderr, file);
-        fprintf(stderr, ": %s\n", strerror(error));
-    }
-    return !error;
-}
-
 /* Fill in what is sent; false, and said why, when there is nothing. */
 static bool read_request(const struct command *c, struct http_request *request, char path[COMMAND_PATH_BYTES],
                          char **body)
@@ -235,7 +218,7 @@ static bool read_request(const struct command *c, struct http_request *request, 
         bool lines = ends_with(trace, ".jsonl") || ends_with(trace, ".ndjson");
         request->type = lines ? "application/x-ndjson" : "text/csv";
         request->file = trace;
-        return trace_path(c, path) && can_be_sent(trace);
+        return trace_path(c, path) && command_can_send(trace);
     }
     for (size_t i = 0; c->info->options[i].name; i++) {
         if (c->values[i]) {
@@ -245,7 +228,7 @@ static bool read_request(const struct command *c, struct http_request *request, 
         }
     }
     request->file = c->argv[0];
-    return can_be_sent(c->argv[0]);
+    return command_can_send(c->argv[0]);
 }
 
 /* ---- running ------------------------------------------------------------------------------------- */

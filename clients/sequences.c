@@ -2,12 +2,13 @@
 /* sequences.c - list, make, fork, cut and delete sequences. */
 #include "clients/answer.h"
 #include "clients/commands.h"
+#include "clients/sequences.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void show_sequence(const cJSON *s)
+void sequences_print(const cJSON *s)
 {
     const cJSON *block;
     printf("%8.0f  %-7s %8.0f tokens  %5d blocks (%.0f shared)", answer_number(s, "id"),
@@ -41,7 +42,7 @@ static int list_sequences(const struct command *c)
             return code;
         cJSON_ArrayForEach (item, answer_at(page, "items")) {
             if (!c->json)
-                show_sequence(item);
+                sequences_print(item);
         }
         next = answer_number(page, "next");
         cJSON_Delete(page);
@@ -57,10 +58,10 @@ static int send_and_show(const struct command *c, const char *method, const char
     int code = command_ask(c, method, path, body, &tree);
     if (tree && answer_at(tree, "sequences")) {
         cJSON_ArrayForEach (item, answer_at(tree, "sequences")) {
-            show_sequence(item);
+            sequences_print(item);
         }
     } else if (tree) {
-        show_sequence(tree);
+        sequences_print(tree);
     }
     cJSON_Delete(tree);
     return code;

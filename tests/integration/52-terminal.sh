@@ -81,7 +81,7 @@ expect 'nor a problem' "attnctl: 404 not_found: no $shown" "$(cat "$WORK/err")"
 expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help lists the commands)' "$(ctl $'\xc3(\x1b'; cat "$WORK/err")"
 
 # ---- a workload that is interrupted
-start_daemon
+start_daemon --set limits.body_bytes=1MiB
 export ATTNCTL_URL=$URL
 is_running() { [ "$(curl -s "$URL/v1/workloads" | jq -r '.items[0].state')" = running ] && [ "$(curl -s "$URL/v1/workloads" | jq '.items[0].tokens.done')" -gt 0 ]; }
 is_cancelled() { [ "$(curl -s "$URL/v1/workloads" | jq -r '.items[0].state')" = cancelled ]; }
@@ -109,6 +109,78 @@ expect 'one that is not there' '1 404 not_found: there is no workload 9' "$(said
 printf '{"timestamp":0,"input_length":9,"output_length":2,"hash_ids":[1]}\n' >"$WORK/t.ndjson"
 expect 'a trace of JSON lines by either name' 2 "$(ctl --json run --trace "$WORK/t.ndjson" --prefix-share 0.5:4 --fork-share 0:1 | jq .tokens.done)"
 
+
+# ---- tokens from the command line
+seq_new() { ctl --json seq new "$@" | jq .id; }
+a=$(seq_new) b=$(seq_new)
+ctl append "$a" --k 0:0 --v 1:3 >"$WORK/out"
+expect 'two tokens are appended' "$a idle 2 tokens" "$(awk '{ print $1, $2, $3, $4 }' "$WORK/out")"
+expect 'a query that likes both gets their mean' 'row 0 head 7    2 2 2 2 2 2 2 2 ... lse 0.69315' "$(ctl attend "$a" --q 0 --layer 3 | sed -n '8s/  */ /gp' | sed 's/head 7/head 7   /')"
+expect 'rows of a head' '[1,2]' "$(ctl append "$b" --k 0 --v "$(seq -s, 64)" >/dev/null; ctl --json attend "$b" --q 0 | jq -c '.o[0][5][:2]')"
+ctl append "$a" --count 1200 --tokens "$(seq -s, 1200)" >/dev/null
+expect 'generated ones are cut as the daemon takes them' '1202 1202' "$(ctl --json seq show "$a" | jq -r '"\(.length) \(.lengths[3])"')"
+c=$(seq_new) d=$(seq_new)
+for s in "$c" "$d"; do ctl append "$s" --count 40 --seed 5 >/dev/null; done
+expect 'a seed names numbers' "$(ctl --json attend "$c" --count 3 --seed 9 | jq -c '[.o, .lse]' | md5sum)" "$(ctl --json attend "$d" --count 3 --seed 9 | jq -c '[.o, .lse]' | md5sum)"
+expect 'another seed others' different "$(ctl append "$d" >/dev/null; ctl append "$c" --seed 6 >/dev/null; [ "$(ctl --json attend "$c" | jq -c .o)" = "$(ctl --json attend "$d" | jq -c .o)" ] || echo different)"
+while IFS='|' read -r line want; do
+    # shellcheck disable=SC2086
+    expect "attnctl $line" "$want" "$(said $line)"
+done <<LIST
+append $a --k 1|2 append wants --k and --v, or --count and --seed for generated numbers (--help lists the commands)
+append $a --k 1 --v 1:2|2 --k has 1 rows, and --v 2 (--help lists the commands)
+append $a --k 1,2 --v 1|2 --k: row 1 wants 1, 64 or 128 finite numbers with commas between; rows have : between (--help lists the commands)
+append $a --k nan --v 1|2 --k: row 1 wants 1, 64 or 128 finite numbers with commas between; rows have : between (--help lists the commands)
+append $a --count 2 --tokens 1|2 --tokens wants an id for each of 2 tokens, with commas between (--help lists the commands)
+append $a --layer 4|2 --layer wants an integer in 0..3, not "4" (--help lists the commands)
+append 999|1 404 not_found: there is no sequence 999
+attend $a --q 1 --seed 2|2 attend wants --q, or --count and --seed for generated numbers (--help lists the commands)
+lease new 0|2 BLOCKS wants an integer in 1..100000, not "0" (--help lists the commands)
+batch|2 batch wants operations, or --file FILE (--help lists the commands)
+batch fork|2 an operation is create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH or delete:ID, not "fork" (--help lists the commands)
+batch delete:7:8|2 an operation is create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH or delete:ID, not "delete:7:8" (--help lists the commands)
+batch create delete:999|1 404 not_found: ops[1]: there is no sequence 999
+parameters /none.json|2 /none.json: No such file or directory
+drain --deadline 0|2 --deadline wants an integer in 1..86400, not "0" (--help lists the commands)
+LIST
+
+# ---- in and out of files
+ctl export "$a" "$WORK/a" >"$WORK/out"
+expect 'a sequence of several ranges is exported' "tokens 0:1202 of sequence $a" "$(cat "$WORK/out")"
+expect 'nothing else is left' a "$(cd "$WORK" && echo a*)"
+expect 'as one safetensors' '[4,1202,2,64] 1202' "$(header "$WORK/a" | jq -r '"\(.k.shape | tojson) \(.v.shape[1])"')"
+expect 'in ranges' yes "$([ "$(header "$WORK/a" | jq -r '.__metadata__.ranges' | wc -w)" -gt 2 ] && echo yes)"
+ctl --json import "$WORK/a" >"$WORK/out"
+e=$(jq .id "$WORK/out")
+expect 'it is imported' '1202 same' "$(jq -r '"\(.length) \(.bits)"' "$WORK/out")"
+ctl export "$e" "$WORK/e" >/dev/null
+cut_() { tail -c $((1202 * 4 * 2 * 128 * 2)) "$1" | md5sum; }
+expect 'with the same bytes' "$(cut_ "$WORK/a")" "$(cut_ "$WORK/e")"
+perl -0777 -pe 'substr($_, -100000, 1) ^= "\x01"' "$WORK/a" >"$WORK/damaged"
+count() { curl -s "$URL/stats" | jq .sequences.count; }
+before=$(count)
+expect 'a byte that has changed' '1 422 invalid: they were changed on their way' "$(said import "$WORK/damaged" | sed 's/k and v have.*: //')"
+expect 'leaves nothing' "$before" "$(count)"
+ctl export "$a" "$WORK/part" --range 10:20 >/dev/null
+expect 'a range' '[4,10,2,64]' "$(header "$WORK/part" | jq -c .k.shape)"
+expect 'through a pipe, to the end of one' "sequence $b has 11 tokens, 10 of them from the file; bits same" "$(ctl export "$a" - --range 10:20 | ctl import - "$b")"
+expect 'no safetensors' "1 $WORK/w.json is no safetensors" "$(said import "$WORK/w.json")"
+expect 'a range that is not there' '2 --range wants FIRST:END within its 1202 tokens (--help lists the commands)' "$(said export "$a" "$WORK/x" --range 1200:1203)"
+expect 'an empty sequence' '1 sequence' "$(said export "$(seq_new)" "$WORK/x" | cut -d' ' -f1-2)"
+
+# ---- several at once, blocks, parameters
+expect 'a batch' "create:900 -> 900|fork:$a:2 -> N -> N|truncate:900:0 -> 900|delete:900" "$(ctl batch create:900 "fork:$a:2" truncate:900:0 delete:900 | sed "2s/-> [0-9]*/-> N/g" | paste -sd'|')"
+expect 'a batch of a file' 'operation -> 901' "$(echo '{"ops":[{"op":"create","id":901}]}' | ctl batch --file -)"
+expect 'a lease' '902 3 blocks' "$(ctl lease new 3 --id 902 | awk '{ print $1, $2, $3 }')"
+expect 'it is listed and shown' "$(ctl lease)" "$(ctl lease show 902)"
+ctl lease delete 902
+expect 'and given back' '1 404 not_found: there is no lease 902' "$(said lease show 902)"
+expect 'trim' 'cached blocks are free now' "$(ctl trim | cut -d' ' -f2-)"
+expect 'selftest' ok "$(ctl selftest | sed 's/.*: //')"
+expect 'roof' GB/s: "$(ctl roof | awk '{ print $2 }')"
+jq -nc '{sinks: [range(4) | [range(8) | 0.5]]}' >"$WORK/p.json"
+expect 'parameters that come too late' '1 409 parameters_fixed: something was appended already; they are fixed from then on' "$(said parameters "$WORK/p.json")"
+for id in $(ctl --json seq | jq '.items[].id'); do ctl seq delete "$id"; done
 
 # ---- screens
 for _ in 1 2 3; do ctl seq new >/dev/null; done
@@ -183,8 +255,10 @@ mux resize-window -x 40 -y 10
 types 'clear; attnctl top --interval 0.1' Enter
 eventually sees '^pool '
 expect 'a small terminal' '10 0' "$(mux capture-pane -p | wc -l) $(mux capture-pane -p | grep -cE '.{41}')"
-stop_daemon
-expect 'the daemon ends cleanly' 0 $?
+expect 'drain ends the daemon' 'draining: what is under way has 5 s, then the daemon ends' "$(ctl drain --deadline 5)"
+wait "$DAEMON"
+expect 'cleanly' 0 $?
+DAEMON=
 eventually is_back
 expect 'that ends top, which says why' yes "$(sees '^attnctl: http' && echo yes)"
 finish

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch.c - several creates, forks, truncates and deletes as one: all of them happen, or none.
+ *
+ *     attnctl batch create fork:7:2 truncate:8:100 delete:9 */
+#include "clients/answer.h"
+#include "clients/commands.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PARTS = 3, PART_BYTES = 24 };
+
+/* What follows the colons of each operation. */
+static const struct {
+    const char *op, *members[PARTS - 1];
+    int least; /* of the members */
+} known[] = {{"create", {"id", NULL}, 0},
+             {"fork", {"id", "count"}, 1},
+             {"truncate", {"id", "length"}, 2},
+             {"delete", {"id", NULL}, 1}};
+
+/* "fork:7:2" as {"op":"fork","id":7,"count":2}; NULL, and said why. */
+static cJSON *read_op(const char *text)
+{
+    char parts[PARTS][PART_BYTES] = {{0}};
+    int count = 0, used = 0;
+    const char *rest = text;
+    while (count < PARTS && sscanf(rest, "%23[^:]%n", parts[count], &used) == 1) {
+        count++;
+        rest += used;
+        if (*rest != ':')
+            break;
+        rest++;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof known[0] && !*rest; i++) {
+        int most = known[i].members[1] ? 2 : 1;
+        if (count == 0 || strcmp(known[i].op, parts[0]) != 0 || count - 1 < known[i].least ||
+            count - 1 > most)
+            continue;
+        cJSON *op = cJSON_CreateObject();
+        cJSON_AddStringToObject(op, "op", parts[0]);
+        for (int p = 1; p < count; p++) {
+            uint64_t value;
+            if (!command_read_integer(known[i].members[p - 1], parts[p], 0, COMMAND_ID_MOST, &value)) {
+                cJSON_Delete(op);
+                return NULL;
+            }
+            cJSON_AddNumberToObject(op, known[i].members[p - 1], (double)value);
+        }
+        return op;
+    }
+    command_usage(
+        "an operation is create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH or delete:ID, not \"%.40s\"", text);
+    return NULL;
+}
+
+static void show_results(const struct command *c, const cJSON *answer)
+{
+    const cJSON *result, *sequence;
+    int at = 0;
+    cJSON_ArrayForEach (result, answer_at(answer, "results")) {
+        printf("%s", at < c->argc ? c->argv[at] : "operation");
+        at++;
+        if (answer_at(result, "id"))
+            printf(" -> %.0f", answer_number(result, "id"));
+        cJSON_ArrayForEach (sequence, answer_at(result, "sequences")) {
+            printf(" -> %.0f", answer_number(sequence, "id"));
+        }
+        putchar('\n');
+    }
+}
+
+static int send_file(const struct command *c, const char *file)
+{
+    const struct http_request request = {.method = "POST", .path = "/v1/batch", .file = file};
+    if (!command_can_send(file))
+        return EXIT_USAGE;
+    struct http_reply reply = http_client_send(c->client, &request);
+    if (reply.status < 200 || reply.status > 299)
+        return command_explain(&reply);
+    cJSON *answer = cJSON_Parse(reply.text);
+    if (c->json)
+        fputs(reply.text, stdout);
+    else
+        show_results(c, answer);
+    cJSON_Delete(answer);
+    return EXIT_OK;
+}
+
+static int run_batch(const struct command *c)
+{
+    const char *file = command_option(c, "file");
+    if ((file != NULL) == (c->argc > 0))
+        return command_usage("batch wants operations, or --file FILE");
+    if (file)
+        return send_file(c, file);
+    cJSON *body = cJSON_CreateObject(), *ops = cJSON_AddArrayToObject(body, "ops"), *answer = NULL;
+    int code = EXIT_OK;
+    for (int i = 0; i < c->argc && code == EXIT_OK; i++) {
+        cJSON *op = read_op(c->argv[i]);
+        if (op)
+            cJSON_AddItemToArray(ops, op);
+        else
+            code = EXIT_USAGE;
+    }
+    char *text = cJSON_PrintUnformatted(body);
+    if (code == EXIT_OK)
+        code = command_ask(c, "POST", "/v1/batch", text, &answer);
+    if (answer)
+        show_results(c, answer);
+    cJSON_Delete(answer);
+    cJSON_Delete(body);
+    free(text);
+    return code;
+}
+
+static const struct command_verb verbs[] = {
+    {"", "OPERATION...", 0, -1, "create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH, delete:ID", run_batch},
+    {"", "--file FILE", 0, -1, "the body of POST /v1/batch, - for standard input", run_batch},
+    {0}};
+static const struct command_option options[] = {
+    {"file", "FILE", "{\"ops\": [{\"op\": \"fork\", \"id\": 7}, ...]}"}, {0}};
+
+const struct command_info batch_info = {.name = "batch",
+                                        .text = "several operations on sequences as one",
+                                        .verbs = verbs,
+                                        .options = options,
+                                        .more = "All of them happen, or none."};

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* manage.c - what an operator asks of a daemon in one call: trim, selftest, roof, drain, parameters. */
+#include "clients/answer.h"
+#include "clients/commands.h"
+#include "clients/terminal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int trim(const struct command *c)
+{
+    cJSON *r;
+    int code = command_ask(c, "POST", "/v1/trim", NULL, &r);
+    if (r)
+        printf("%.0f cached blocks are free now\n", answer_number(r, "dropped"));
+    cJSON_Delete(r);
+    return code;
+}
+
+static int self_test(const struct command *c)
+{
+    cJSON *r;
+    char kernel[128];
+    int code = command_ask(c, "POST", "/v1/selftest", NULL, &r);
+    if (r) {
+        bool ok = cJSON_IsTrue(answer_at(r, "ok"));
+        printf("self-test of %s: %s\n", terminal_escape(answer_text(r, "kernel"), kernel, sizeof kernel),
+               ok ? "ok" : "NOT OK");
+        code = ok ? code : EXIT_FAILED;
+    }
+    cJSON_Delete(r);
+    return code;
+}
+
+static int roof(const struct command *c)
+{
+    cJSON *r;
+    int code = command_ask(c, "POST", "/v1/roof", NULL, &r);
+    if (r)
+        printf("%.1f GB/s: now %.1f at best, %.1f in the median, %.1f at worst\n",
+               answer_number(r, "roof_gb_per_s"), answer_number(r, "best_gb_per_s"),
+               answer_number(r, "median_gb_per_s"), answer_number(r, "worst_gb_per_s"));
+    cJSON_Delete(r);
+    return code;
+}
+
+static int drain(const struct command *c)
+{
+    char body[64] = "{}";
+    uint64_t seconds;
+    cJSON *r;
+    if (!command_integer(c, "deadline", 1, 86400, &seconds))
+        return EXIT_USAGE;
+    if (command_option(c, "deadline"))
+        snprintf(body, sizeof body, "{\"deadline_s\":%llu}", (unsigned long long)seconds);
+    int code = command_ask(c, "POST", "/v1/drain", body, &r);
+    if (r)
+        printf("draining: what is under way has %.0f s, then the daemon ends\n",
+               answer_number(r, "deadline_s"));
+    cJSON_Delete(r);
+    return code;
+}
+
+static int set_parameters(const struct command *c)
+{
+    static const char end[] = ".safetensors";
+    const char *file = c->argv[0];
+    size_t n = strlen(file);
+    bool tensors = n > sizeof end - 1 && strcmp(file + n - (sizeof end - 1), end) == 0;
+    const struct http_request request = {.method = "PUT",
+                                         .path = "/v1/parameters",
+                                         .file = file,
+                                         .type = tensors ? "application/x-safetensors" : NULL};
+    if (!command_can_send(file))
+        return EXIT_USAGE;
+    struct http_reply reply = http_client_send(c->client, &request);
+    if (reply.status < 200 || reply.status > 299)
+        return command_explain(&reply);
+    if (!c->json)
+        puts("the parameters are set");
+    return EXIT_OK;
+}
+
+static const struct command_verb trim_verbs[] = {{"", "", 0, 0, NULL, trim}, {0}};
+static const struct command_verb self_test_verbs[] = {{"", "", 0, 0, NULL, self_test}, {0}};
+static const struct command_verb roof_verbs[] = {{"", "", 0, 0, NULL, roof}, {0}};
+static const struct command_verb drain_verbs[] = {{"", "[--deadline SECONDS]", 0, 0, NULL, drain}, {0}};
+static const struct command_verb parameters_verbs[] = {
+    {"", "FILE", 1, 1, "JSON, - for standard input, or *.safetensors", set_parameters}, {0}};
+static const struct command_option drain_options[] = {
+    {"deadline", "SECONDS", "for what is under way (drain.deadline_s)"}, {0}};
+
+const struct command_info manage_trim_info = {
+    .name = "trim", .text = "drop what is cached of prompts and used by nobody", .verbs = trim_verbs};
+const struct command_info manage_selftest_info = {
+    .name = "selftest", .text = "compare the kernels with the reference", .verbs = self_test_verbs};
+const struct command_info manage_roof_info = {
+    .name = "roof", .text = "measure the rate at which the pool is read", .verbs = roof_verbs};
+const struct command_info manage_drain_info = {.name = "drain",
+                                               .text = "end the daemon, once what is under way is done",
+                                               .verbs = drain_verbs,
+                                               .options = drain_options};
+const struct command_info manage_parameters_info = {
+    .name = "parameters",
+    .text = "set the model's sinks, slopes and scales",
+    .verbs = parameters_verbs,
+    .more = "{\"sinks\": [layers][query_heads], \"alibi_slopes\": [query_heads],\n"
+            "\"k_scale\" and \"v_scale\" (fp8): [layers][kv_heads]}, before anything is appended."};
