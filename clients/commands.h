@@ -7,6 +7,8 @@
 
 /* top.c */
 extern const struct command_info top_info;
+/* tour.c */
+extern const struct command_info tour_info;
 /* run.c */
 extern const struct command_info run_info;
 /* workloads.c */
