@@ -38,7 +38,7 @@ for tool in curl jq; do # used where the machine has none
     if command -v $tool >/dev/null; then bring "$(command -v $tool)" tools/$tool; fi
 done
 cp -r tests/integration tests/cuda tests/digests.txt tests/two_keys.py $bundle/tests/
-cp docs/API.md docs/OPERATIONS.md $bundle/docs/
+cp docs/*.md $bundle/docs/
 cp -r --parents clients/python $bundle/
 cp -r config scripts README.md $bundle/
 install -m 755 tests/cuda/run.sh $bundle/run.sh

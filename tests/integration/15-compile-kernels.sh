@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The CUDA kernels compile, without local memory in the attention kernels, for every GPU that we name, to the same code however many
-# threads compile them; a cache that was damaged is made anew. Needs NVRTC but no GPU.
+# threads compile them; a cache that was damaged is made anew. Needs NVRTC but no GPU. Such a command is in docs/GPU.md.
 #
 #   FULL=1    every preset for every GPU, every head_dim, the vllm layout in every size: some minutes (make check-full). Without
 #             it a GPU gets one preset, and each thing that the code is compiled for occurs at least once.

@@ -2,12 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every command of docs/API.md, in order, against its printed output.
 . tests/integration/lib.sh
-start_daemon --config config/tiny.jsonc
-check_session docs/API.md docs/API.md
-eventually has_ended # the last command drains it
-wait "$DAEMON"
-expect 'it ends cleanly' 0 $?
-DAEMON=
+. tests/integration/documents.sh
+check_document docs/API.md docs/API.md 40
 expect 'every operation of the contract is in it' '' "$(
     "$ATTND" --set listen=127.0.0.1:0 --config config/tiny.jsonc 2>"$WORK/log" &
     DAEMON=$!

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every command of docs/OPERATIONS.md, in order, against its printed output.
 . tests/integration/lib.sh
+. tests/integration/documents.sh
 CTL=$(dirname "$ATTND")/attnctl
 others=() NEW='' NEXT=''
 end_all() {
@@ -34,10 +35,10 @@ export DIR NEW NEXT MANAGE
 # The drain ends the daemon before the next command looks at what it has left.
 sed '/^## Restore/q' docs/OPERATIONS.md >"$WORK/before"
 sed -n '/^## Restore/,$p' docs/OPERATIONS.md >"$WORK/after"
-check_session docs/OPERATIONS.md "$WORK/before" 7
+check_document docs/OPERATIONS.md "$WORK/before" 8
 eventually has_ended
 wait "$DAEMON"
 expect 'it ends cleanly' 0 $?
 DAEMON=
-check_session 'docs/OPERATIONS.md, after the end' "$WORK/after" 3
+check_document "docs/OPERATIONS.md, after the end" "$WORK/after" 3
 finish

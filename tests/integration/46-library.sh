@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libattnd as it is installed: what it exports and needs, a client that has attnd.h alone, and a client of today's header with a later
-# library, whose structs are longer and which has more functions.
+# library, whose structs are longer and which has more functions. The commands of docs/LIBRARY.md are among it.
 . tests/integration/lib.sh
 build=$(dirname "$ATTND")
 lib=$build/lib

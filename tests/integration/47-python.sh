@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The Python package as it is installed: a wheel, in environments that have nothing but it and NumPy, the oldest that it takes and the newest.
 . tests/integration/lib.sh
+. tests/integration/documents.sh
 export ATTND
 build=$(dirname "$ATTND")
 if [ ! -e "$build/lib/libattnd.so" ]; then
@@ -34,11 +35,13 @@ for numpy in 'numpy<1.25' numpy; do
     grep -q '^OK' "$WORK/said" || cat "$WORK/said"
 done
 
-# ---- what the documents say, and the example that needs no torch
-"$WORK/env-numpy/bin/python" - docs/PYTHON.md <<'PY' >"$WORK/said" 2>&1
-import re, sys, textwrap
-text = open(sys.argv[1]).read()
-exec(textwrap.dedent(re.search(r'## Five minutes.*?\n\n((?:    .*\n|\n)+)', text).group(1)))
-PY
-expect 'the first five minutes of docs/PYTHON.md' 0 "$?"
+# ---- what the documents say, and the examples that need no torch
+start_daemon --config config/demo.jsonc
+for document in README.md docs/PYTHON.md clients/python/README.md; do
+    check_python "$document" "$document" "$WORK/env-numpy/bin/python"
+done
+stop_daemon
+expect 'first.py is what the README shows' "$(sed -n '/^```python/,/^```/p' README.md | grep -v '^```')" \
+    "$(sed 1d clients/python/examples/first.py)"
+expect 'first.py' 'written   [0, 1] [0, 2]' "$("$WORK/env-numpy/bin/python" clients/python/examples/first.py | grep '^written')"
 expect 'shared_prefix.py' 'the same bits' "$("$WORK/env-numpy/bin/python" clients/python/examples/shared_prefix.py | sed -n 's/.*, the same/the same/p')"

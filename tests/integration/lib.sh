@@ -113,29 +113,6 @@ numbers() {
         print join(",", map { unpack("f<", pack("V", $_ << 16)) } unpack("v*", substr($_, 8 + $n, shift)))' "$2" <"$1"
 }
 
-# check_session NAME FILE [LEAST] - run every line "    $ COMMAND" of a text, and compare what it prints with the indented lines behind it.
-check_session() {
-    local line command='' wanted='' count=0
-    check_command() {
-        [ -n "$command" ] || return 0
-        count=$((count + 1))
-        expect "$1: ${command:0:70}" "$wanted" "$(eval "$command")"
-    }
-    while IFS= read -r line; do
-        case $line in
-            '    $ '*)
-                check_command "$1"
-                command=${line#'    $ '} wanted=''
-                ;;
-            '    '*) [ -z "$command" ] || wanted=${wanted:+$wanted$'\n'}${line#    } ;;
-            *)
-                check_command "$1"
-                command=''
-                ;;
-        esac
-    done <"$2"
-    expect "the commands of $1 were found" yes "$([ $count -ge "${3:-10}" ] && echo yes || echo "no: $count commands")"
-}
 
 # Keep what is sent to the socket $WORK/notify in $WORK/notes, a message a line; `listener` does.
 has_notify() { [ -S "$WORK/notify" ]; }
