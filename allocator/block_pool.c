@@ -30,6 +30,7 @@
  * a million blocks, against 9 ns for the ring. */
 #include "allocator/block_pool.h"
 
+#include "allocator/block_log.h"
 #include "allocator/id_bitmap.h"
 #include "config/mapping.h"
 
@@ -72,6 +73,7 @@ struct block_pool {
     struct ring cached, fenced;
     struct block_pool_census *census; /* that counts the blocks below */
     uint32_t counted;                 /* this one */
+    struct block_log *log;            /* NULL: changes are not noted */
 };
 
 /* ---- the census ---------------------------------------------------------------------------------- */
@@ -106,6 +108,77 @@ static inline void end_changes(struct block_pool *pool, const uint32_t *ids, uin
 {
     if (pool->counted)
         recount(pool, ids, n, 1);
+}
+
+/* ---- the log --------------------------------------------------------------------------------------- */
+
+/* A block is about to be in this state, with so many references. */
+static inline void note(const struct block_pool *pool, enum change_kind kind, uint32_t id,
+                        enum block_state state, uint32_t refs)
+{
+    const struct block *block = &pool->block[id];
+    bool revived = kind == CHANGE_SHARED && refs == 1, taken = kind == CHANGE_TAKEN,
+         stays = kind != CHANGE_UNPUBLISHED && kind != CHANGE_EVICTED && kind != CHANGE_FREED;
+    block_log_note(pool->log, &(struct block_change){.kind = kind,
+                                                     .state = state & 7,
+                                                     .state_before = block->state & 7,
+                                                     .published = kind == CHANGE_PUBLISHED ||
+                                                                  (block->published && stays),
+                                                     .published_before = block->published & 1,
+                                                     .block = id,
+                                                     .generation = block->generation + taken,
+                                                     .refs = refs,
+                                                     .fill = (uint16_t)(taken     ? 0
+                                                                        : revived ? pool->block_size
+                                                                                  : block->fill),
+                                                     .fill_before = block->fill});
+}
+
+/* These blocks are about to be taken. */
+__attribute__((noinline)) static void note_taken(const struct block_pool *pool, const uint32_t *ids,
+                                                 uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        note(pool, CHANGE_TAKEN, ids[i], BLOCK_HELD, 1);
+}
+
+/* These are about to get a reference more. */
+__attribute__((noinline)) static void note_retained(const struct block_pool *pool, const uint32_t *ids,
+                                                    uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        note(pool, CHANGE_SHARED, ids[i], BLOCK_HELD, pool->block[ids[i]].refs + 1);
+}
+
+/* A block is about to be evicted, which is not what the row does that wants one. */
+static void note_evicted(const struct block_pool *pool, uint32_t id)
+{
+    uint32_t row = pool->log->row;
+    block_log_enter(pool->log, UINT32_MAX);
+    note(pool, CHANGE_EVICTED, id, BLOCK_FREE, 0);
+    block_log_enter(pool->log, row);
+}
+
+/* A block about which nobody cares any more is about to settle: cached if published, else free. */
+static void note_settled(const struct block_pool *pool, uint32_t id)
+{
+    bool published = pool->block[id].published;
+    note(pool, published ? CHANGE_CACHED : CHANGE_FREED, id, published ? BLOCK_CACHED : BLOCK_FREE, 0);
+}
+
+/* These are about to lose a reference, from the last to the first, whose owner takes part in steps up to `step`. */
+__attribute__((noinline)) static void note_released(const struct block_pool *pool, const uint32_t *ids,
+                                                    uint32_t n, uint64_t step)
+{
+    for (uint32_t i = n; i-- > 0;) {
+        const struct block *block = &pool->block[ids[i]];
+        if (block->refs > 1)
+            note(pool, CHANGE_UNSHARED, ids[i], BLOCK_HELD, block->refs - 1);
+        else if (step > pool->retired || block->last_step > pool->retired)
+            note(pool, CHANGE_FENCED, ids[i], BLOCK_FENCED, 0);
+        else
+            note_settled(pool, ids[i]);
+    }
 }
 
 /* ---- rings --------------------------------------------------------------------------------------- */
@@ -177,6 +250,8 @@ static void evict(struct block_pool *pool)
 {
     uint32_t id = ring_pop(pool, &pool->cached);
     begin_changes(pool, &id, 1);
+    if (pool->log)
+        note_evicted(pool, id);
     pool->counts.cached--;
     pool->on_evict(id, pool->cookie);
     pool->block[id].published = 0;
@@ -224,6 +299,29 @@ void block_pool_destroy(struct block_pool *pool)
     free(pool);
 }
 
+void block_pool_set_log(struct block_pool *pool, struct block_log *log)
+{
+    pool->log = log;
+}
+
+void block_pool_note(const struct block_pool *pool, unsigned kind, uint32_t id, uint32_t from)
+{
+    if (!pool->log)
+        return;
+    const struct block *block = &pool->block[id];
+    block_log_note(pool->log, &(struct block_change){.kind = kind & 255,
+                                                     .state = block->state & 7,
+                                                     .state_before = block->state & 7,
+                                                     .published = block->published & 1,
+                                                     .published_before = block->published & 1,
+                                                     .block = id,
+                                                     .generation = block->generation,
+                                                     .refs = block->refs,
+                                                     .from = from,
+                                                     .fill = block->fill,
+                                                     .fill_before = block->fill});
+}
+
 int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
 {
     if (n > block_pool_available(pool)) {
@@ -237,6 +335,8 @@ int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
         __builtin_prefetch(&pool->block[ids[i]], 1);
     }
     begin_changes(pool, ids, n);
+    if (pool->log)
+        note_taken(pool, ids, n);
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
         assert(block->refs == 0 && block->state == BLOCK_FREE);
@@ -269,6 +369,8 @@ void block_pool_retain(struct block_pool *pool, const uint32_t *ids, uint32_t n)
 {
     uint32_t newly_shared = 0;
     begin_changes(pool, ids, n);
+    if (pool->log)
+        note_retained(pool, ids, n);
     for (uint32_t i = 0; i < n; i++) {
         struct block *block = &pool->block[ids[i]];
         if (block->refs == 0)
@@ -297,6 +399,8 @@ static void set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
 {
     struct block *block = &pool->block[id];
     assert(block->state == BLOCK_HELD);
+    if (pool->log && slots != block->fill)
+        block_log_fill(pool->log, id, block->fill);
     pool->counts.filled += slots;
     pool->counts.filled -= block->fill;
     block->fill = (uint16_t)slots;
@@ -315,6 +419,8 @@ void block_pool_release(struct block_pool *pool, const uint32_t *ids, uint32_t n
     uint32_t no_more_shared = 0;
     assert(step <= pool->retired + STEPS_IN_FLIGHT_MAX);
     begin_changes(pool, ids, n);
+    if (pool->log)
+        note_released(pool, ids, n, step);
     for (uint32_t i = n; i-- > 0;) {
         struct block *block = &blocks[ids[i]];
         if (i >= PREFETCH_AHEAD)
@@ -365,14 +471,21 @@ struct block_partials *block_pool_partials(struct block_pool *pool, uint32_t id)
 void block_pool_publish(struct block_pool *pool, uint32_t id)
 {
     assert(pool->block[id].state == BLOCK_HELD && !pool->block[id].published);
+    if (pool->log)
+        note(pool, CHANGE_PUBLISHED, id, BLOCK_HELD, pool->block[id].refs);
     pool->block[id].published = 1;
 }
 
 void block_pool_unpublish(struct block_pool *pool, uint32_t id)
 {
-    assert(pool->block[id].published);
-    pool->block[id].published = 0;
-    if (pool->block[id].state != BLOCK_CACHED)
+    struct block *block = &pool->block[id];
+    bool cached = block->state == BLOCK_CACHED;
+    assert(block->published);
+    if (pool->log)
+        note(pool, cached ? CHANGE_FREED : CHANGE_UNPUBLISHED, id,
+             cached ? BLOCK_FREE : (enum block_state)block->state, block->refs);
+    block->published = 0;
+    if (!cached)
         return;
     begin_changes(pool, &id, 1);
     pool->counts.cached--;
@@ -395,6 +508,8 @@ void block_pool_retire(struct block_pool *pool, uint64_t step)
             continue;
         }
         begin_changes(pool, &id, 1);
+        if (pool->log)
+            note_settled(pool, id);
         pool->counts.fenced--;
         settle(pool, id);
         end_changes(pool, &id, 1);
@@ -415,6 +530,11 @@ uint32_t block_pool_fill(const struct block_pool *pool, uint32_t id)
 {
     const struct block *block = &pool->block[id];
     return block->refs == 0 && block->published ? pool->block_size : block->fill;
+}
+
+uint32_t block_pool_kept_fill(const struct block_pool *pool, uint32_t id)
+{
+    return pool->block[id].fill;
 }
 
 uint32_t block_pool_generation(const struct block_pool *pool, uint32_t id)

@@ -61,6 +61,14 @@ MUST_USE int block_pool_create(uint32_t blocks, uint32_t block_size, block_pool_
                                block_pool_fill_fn on_fill, void *cookie, struct block_pool **pool);
 void block_pool_destroy(struct block_pool *pool);
 
+/* block_pool_set_log: changes are noted there from now on; borrowed. Without one, a branch an operation. */
+struct block_log;
+void block_pool_set_log(struct block_pool *pool, struct block_log *log);
+
+/* block_pool_note: something has happened to a block by which its state does not change: COPIED, SWAPPED_OUT or
+ * SWAPPED_IN (block_log.h), and from or to where. */
+void block_pool_note(const struct block_pool *pool, unsigned kind, uint32_t id, uint32_t from);
+
 /* block_pool_acquire(pool, n, ids): take `n` blocks, lowest free id first, then the oldest cached ones.
  * All or nothing. Each starts with one reference, owned by the caller, a new generation and a fill of
  * 0. O(n). Returns 0 or ATTND_NO_BLOCKS (pool unchanged but for the failure count). */
@@ -97,6 +105,7 @@ void block_pool_retire(struct block_pool *pool, uint64_t step);
 uint64_t block_pool_retired(const struct block_pool *pool);
 uint32_t block_pool_refs(const struct block_pool *pool, uint32_t id);
 uint32_t block_pool_fill(const struct block_pool *pool, uint32_t id);
+uint32_t block_pool_kept_fill(const struct block_pool *pool, uint32_t id); /* as it was noted last */
 uint32_t block_pool_generation(const struct block_pool *pool, uint32_t id);
 enum block_state block_pool_state(const struct block_pool *pool, uint32_t id);
 bool block_pool_is_published(const struct block_pool *pool, uint32_t id);

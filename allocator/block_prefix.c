@@ -123,6 +123,7 @@ void block_prefix_unpublish(struct block_tables *t, uint32_t id)
 
 uint32_t block_tables_trim(struct block_tables *t)
 {
+    block_log_enter(t->log, NO_ROW);
     return block_pool_trim(t->pool);
 }
 
@@ -130,6 +131,7 @@ bool block_tables_trim_root(struct block_tables *t, uint32_t root, uint32_t *at,
 {
     if (root == NO_ROOT)
         return true;
+    block_log_enter(t->log, NO_ROW);
     while (prefix_index_published(t->index, root) > 0 && *at < t->o.blocks && work > 0) {
         bool wanted = block_pool_is_published(t->pool, *at) && prefix_index_node(t->index, *at)->root == root;
         if (!wanted || unpublish_some(t, *at, &work))

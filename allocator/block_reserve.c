@@ -105,6 +105,7 @@ static void copy_on_write(struct block_tables *t, uint64_t step, uint32_t row, u
     set_entry(t, row, i, to);
     end_change(t, row, i, i + 1);
     block_fill_link(t, row);
+    block_pool_note(t->pool, CHANGE_COPIED, to, from);
     block_pool_release(t->pool, &from, 1, step); /* the copy reads it in this step */
     t->counts.copies++;
     t->more[row].version++;
@@ -115,6 +116,7 @@ static void commit_request(struct block_tables *t, uint64_t step, const struct r
 {
     struct row *r = &t->rows[q->row];
     uint32_t end = blocks_for(t, q->end), had = r->entries;
+    block_log_enter(t->log, q->row);
     for (uint32_t i = q->first / t->o.block_size; i < smaller(end, had); i++) {
         uint32_t id = *entry(t, q->row, i);
         if (block_pool_refs(t->pool, id) > 1)

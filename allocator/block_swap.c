@@ -58,6 +58,7 @@ static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struc
     /* held by sequences that are swapped out themselves: the child must not outlive it */
     if (has_held_child(t, id))
         block_prefix_unpublish(t, id);
+    block_pool_note(t->pool, CHANGE_SWAPPED_OUT, id, host);
     swap_ledger_detach(&t->ledger, host);
     hand_over(block_pool_partials(t->pool, id), &h->partials);
     for (uint32_t n = h->refs; n > 0; n--)
@@ -73,6 +74,7 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
         return ATTND_NO_HOST_BLOCKS;
 
     r->last_step = step;
+    block_log_enter(t->log, row);
     begin_change(t, row, 0, r->entries);
     for (uint32_t i = r->entries; i-- > 0;) {
         uint32_t id = *entry(t, row, i);
@@ -102,6 +104,7 @@ static void bring_back(struct block_tables *t, uint32_t host, struct block_copy 
     block_pool_set_fill(t->pool, id, h->fill);
     hand_over(&h->partials, block_pool_partials(t->pool, id));
     copy_tokens(t, t->o.blocks + host, id);
+    block_pool_note(t->pool, CHANGE_SWAPPED_IN, id, host);
     if (h->fill)
         copies[(*copy_count)++] = (struct block_copy){COPY_SWAP_IN, host, id, h->fill};
 }
@@ -117,6 +120,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
         return block_pool_acquire(t->pool, need, &none); /* fails, and counts the failure */
     }
     r->last_step = step;
+    block_log_enter(t->log, row);
     begin_change(t, row, 0, r->entries);
     r->swapped = r->publish_stopped = false;
     for (uint32_t i = 0; i < r->entries; i++) {
@@ -166,6 +170,7 @@ uint32_t block_tables_evacuate(struct block_tables *t, uint32_t most, uint64_t s
                                struct block_copy *copies, uint32_t *copy_count)
 {
     uint32_t moved = 0;
+    block_log_enter(t->log, NO_ROW);
     for (uint32_t host = 0; t->counts.swapped && moved < most && host < t->o.host_blocks; host++) {
         if (!is_stranded(t, host))
             continue;

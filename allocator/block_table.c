@@ -94,10 +94,13 @@ int block_tables_create(const struct block_tables_options *options, struct block
                           &t->pool) != 0 ||
         prefix_index_create(options->blocks, options->block_size, t->tokens, options->hash_shift,
                             &t->index) != 0 ||
-        swap_ledger_init(&t->ledger, options->blocks, options->host_blocks) != 0) {
+        swap_ledger_init(&t->ledger, options->blocks, options->host_blocks) != 0 ||
+        (options->epochs &&
+         block_log_create(options->blocks, options->rows, options->epochs, &t->log) != 0)) {
         block_tables_destroy(t);
         return ATTND_NO_MEMORY;
     }
+    block_pool_set_log(t->pool, t->log);
     *result = t;
     return 0;
 }
@@ -107,6 +110,7 @@ void block_tables_destroy(struct block_tables *t)
     if (!t)
         return;
     block_pool_destroy(t->pool);
+    block_log_destroy(t->log);
     prefix_index_destroy(t->index);
     swap_ledger_deinit(&t->ledger);
     id_bitmap_deinit(&t->free_rows);
@@ -131,6 +135,7 @@ static uint32_t new_row(struct block_tables *t, uint32_t root)
     if (t->free_rows.count == 0)
         return NO_ROW;
     uint32_t row = id_bitmap_take(&t->free_rows);
+    block_log_begin(t->log, row);
     t->rows[row] = (struct row){.root = root, .state = ROW_LIVE};
     prefix_index_retain_root(t->index, root);
     t->more[row].version++;
@@ -198,6 +203,7 @@ int block_tables_fork(struct block_tables *t, uint32_t parent, uint32_t length, 
 void block_tables_remove(struct block_tables *t, uint32_t row)
 {
     struct row *r = live_row(t, row);
+    block_log_enter(t->log, row);
     block_fill_unlink(t, row);
     pop_entries(t, row, 0);
     prefix_index_close_root(t->index, r->root);
@@ -235,6 +241,7 @@ static void lower_cursors(struct block_tables *t, uint32_t row, uint32_t length)
 void block_tables_truncate(struct block_tables *t, uint32_t row, uint32_t length)
 {
     struct row *r = live_row(t, row);
+    block_log_enter(t->log, row);
     if (length < r->cursor_max)
         lower_cursors(t, row, length);
     pop_entries(t, row, blocks_for(t, r->cursor_max));
@@ -346,9 +353,12 @@ void block_tables_retire_step(struct block_tables *t, uint64_t step, const uint3
         uint32_t written = r->pending[step % STEPS_IN_FLIGHT_MAX];
         if (written > r->retired)
             r->retired = written;
-        if (r->root != NO_ROOT)
-            block_prefix_publish(t, rows[i]);
+        if (r->root == NO_ROOT)
+            continue;
+        block_log_enter(t->log, rows[i]);
+        block_prefix_publish(t, rows[i]);
     }
+    block_log_enter(t->log, NO_ROW);
     for (uint32_t *link = &t->leaving; *link != NO_ROW;) {
         uint32_t row = *link;
         if (t->rows[row].last_step > step) {
@@ -416,6 +426,11 @@ struct block_tables_counts block_tables_counts(const struct block_tables *t)
 const struct block_pool *block_tables_pool(const struct block_tables *t)
 {
     return t->pool;
+}
+
+struct block_log *block_tables_log(const struct block_tables *t)
+{
+    return t->log;
 }
 
 const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)

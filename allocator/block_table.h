@@ -34,6 +34,7 @@ struct block_tables_options {
     uint32_t loose_rows; /* more rows of ids, that are the caller's to fill, see block_tables_loose() */
     uint32_t row_blocks; /* longest sequence, in blocks */
     uint32_t host_blocks;
+    uint32_t epochs;     /* at which the state can be found later (block_log.h); 0: nothing is noted */
     unsigned hash_shift; /* of the prefix index: 0, but in tests that force collisions */
 };
 
@@ -208,6 +209,10 @@ uint32_t block_tables_cursor(const struct block_tables *tables, uint32_t row, ui
 
 struct block_tables_counts block_tables_counts(const struct block_tables *tables);
 const struct block_pool *block_tables_pool(const struct block_tables *tables);
+
+/* block_tables_log: where changes are noted; NULL: nowhere. The caller names its rows there. */
+struct block_log;
+struct block_log *block_tables_log(const struct block_tables *tables);
 
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);

@@ -12,6 +12,7 @@
 #ifndef ALLOCATOR_BLOCK_TABLE_STATE_H
 #define ALLOCATOR_BLOCK_TABLE_STATE_H
 
+#include "allocator/block_log.h"
 #include "allocator/block_table.h"
 #include "allocator/id_bitmap.h"
 #include "allocator/prefix_index.h"
@@ -72,6 +73,7 @@ struct block_audit {
 struct block_tables {
     struct block_tables_options o;
     struct block_pool *pool;
+    struct block_log *log; /* NULL: changes are not noted */
     struct prefix_index *index;
     struct swap_ledger ledger;
     struct id_bitmap free_rows;

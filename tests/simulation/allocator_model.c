@@ -5,18 +5,21 @@
  * order, every sequence reads exactly what it wrote (or what it was forked from, or what its prompt's
  * tokens mean), no block is handed out while a step in flight touches it, the fill of a held block is what
  * its holders have of it, and the invariants I1 to I7 and I9 hold after every operation. An audit in
- * parts, one after each operation, finds no fault either.
+ * parts, one after each operation, finds no fault either. The state that the log of changes gives for an
+ * earlier epoch is what was seen then, for every block, and who is named as its owner then held it.
  *
  * Method: the model keeps each sequence as a plain list of tags, one per layer and token. A fake device
  * holds a tag in every (block, layer, slot), written only by the copies and appends that the
  * allocator's answers demand. They are recorded when a step is formed and carried out when it retires,
  * copies first, as a GPU would; then every row of the step is read through the block table that it had
  * at submission. The tag of a token whose id is known is a hash of all tokens up to it, so a prefix hit
- * that serves another prompt's block is seen.
+ * that serves another prompt's block is seen. After each operation all blocks are noted down with the epoch;
+ * then one of the noted states is compared with what undoing the changes since gives.
  *
  * Usage: allocator_model [SEQUENCES [SEED]]    default 2000 sequences of 200 operations from a random
  * seed. A failure prints the seed of its sequence and the operations up to it - the shortest failing
  * prefix, since every operation is checked; `allocator_model 1 SEED` runs that sequence again. */
+#include "allocator/block_log.h"
 #include "allocator/block_table.h"
 #include "allocator/prefix_index.h"
 
@@ -37,11 +40,13 @@ enum {
     BLOCK_SIZE_MOST = 16,
     COPIES_MOST = 4096,
     LOG_BYTES = 1 << 16,
+    SEEN = 64, /* states that are noted down */
     ROOTS = 2
 };
 
 struct sequence {
     bool live, swapped;
+    uint64_t id;
     uint32_t row, root;
     uint32_t cursor[LAYERS_MOST];
     uint64_t tag[TOKENS_MOST]; /* of the token; its tag at a layer is tag + layer */
@@ -66,6 +71,14 @@ struct step {
     uint32_t rows[ROWS];
 };
 
+/* All blocks as they were at an epoch. */
+struct seen {
+    uint64_t epoch, unique, swaps;
+    struct block_past blocks[BLOCKS_MOST];
+    uint64_t ids[ROWS];            /* of sequences that were resident; 0: none */
+    uint16_t holders[BLOCKS_MOST]; /* which of them have it in their tables, a bit each */
+};
+
 static struct {
     struct block_tables_options o;
     struct block_tables *tables;
@@ -80,7 +93,9 @@ static struct {
     uint64_t forming, retired;
     uint64_t unique, random;
     uint64_t seen_hits, seen_copies, seen_swaps, seen_evacuated, seen_refusals, seen_evictions;
-    uint64_t seen_lowered, seen_audits;
+    uint64_t seen_lowered, seen_audits, seen_past, seen_owners;
+    uint64_t operations; /* of this run */
+    struct seen seen[SEEN];
     char log[LOG_BYTES];
     size_t log_bytes;
     jmp_buf failed;
@@ -378,7 +393,8 @@ static void do_add(void)
         return; /* rows that leave with a step in flight */
     uint32_t hit = block_tables_view(m.tables, row).length;
     note(" row=%u hit=%u", row, hit);
-    *s = (struct sequence){.live = true, .row = row, .root = root, .known = hit};
+    *s = (struct sequence){.live = true, .id = ++m.unique, .row = row, .root = root, .known = hit};
+    block_log_name(block_tables_log(m.tables), row, s->id, 1 + root);
     require(hit <= n && hit % m.o.block_size == 0, "a hit is whole blocks of the prompt");
     memcpy(s->token, prompt, hit * sizeof *prompt);
     for (uint32_t i = 0; i < hit; i++)
@@ -402,6 +418,8 @@ static void do_fork(void)
     note(" row=%u", row);
     *child = *parent;
     child->row = row;
+    child->id = ++m.unique;
+    block_log_name(block_tables_log(m.tables), row, child->id, 1 + child->root);
     child->known = parent->known < length ? parent->known : length;
     for (uint32_t layer = 0; layer < m.o.layers; layer++)
         child->cursor[layer] = length;
@@ -638,6 +656,117 @@ static void check_published(const struct sequence *s, const struct block_table_v
     }
 }
 
+/* ---- the log of changes -------------------------------------------------------------------------- */
+
+static struct block_past look_at(uint32_t block)
+{
+    const struct block_pool *pool = block_tables_pool(m.tables);
+    return (struct block_past){.key = block_log_key(block_tables_log(m.tables), block),
+                               .refs = block_pool_refs(pool, block),
+                               .fill = (uint16_t)block_pool_kept_fill(pool, block),
+                               .state = (uint8_t)block_pool_state(pool, block),
+                               .published = block_pool_is_published(pool, block)};
+}
+
+static void note_seen(struct seen *s)
+{
+    s->epoch = block_log_epoch(block_tables_log(m.tables));
+    s->unique = m.unique;
+    s->swaps = m.seen_swaps + m.seen_evacuated;
+    memset(s->ids, 0, sizeof s->ids);
+    memset(s->holders, 0, sizeof s->holders);
+    for (uint32_t block = 0; block < m.o.blocks; block++)
+        s->blocks[block] = look_at(block);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if (!m.sequences[i].live || m.sequences[i].swapped)
+            continue;
+        struct block_table_view view = block_tables_view(m.tables, m.sequences[i].row);
+        s->ids[i] = m.sequences[i].id;
+        for (uint32_t k = 0; k < view.entries; k++)
+            s->holders[view.ids[k]] |= (uint16_t)(1U << i);
+    }
+}
+
+/* Whether a sequence that is said to have held a block did; true also of one that was swapped out then. */
+static bool did_hold(const struct seen *then, uint64_t id, uint32_t block)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if (then->ids[i] == id)
+            return then->holders[block] >> i & 1;
+    }
+    return id <= then->unique;
+}
+
+/* A sequence that holds a block now and has not come to hold it since; 0: none. */
+static uint64_t find_holder(const struct seen *then, const struct seen *now, uint32_t block)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        if ((now->holders[block] >> i & 1) &&
+            !block_log_gained(block_tables_log(m.tables), then->epoch, block, now->ids[i]))
+            return now->ids[i];
+    }
+    return 0;
+}
+
+static void check_past(const struct seen *then, const struct seen *now)
+{
+    struct block_past past[BLOCKS_MOST];
+    bool swapped = then->swaps != now->swaps; /* what a row has parked meanwhile has no owner, perhaps */
+    for (uint32_t i = 0; i < ROWS; i++)
+        swapped |= m.sequences[i].live && m.sequences[i].swapped;
+    memcpy(past, now->blocks, sizeof past);
+    block_log_rewind(block_tables_log(m.tables), then->epoch, 0, m.o.blocks, past);
+    for (uint32_t block = 0; block < m.o.blocks; block++) {
+        struct block_past got = past[block], want = then->blocks[block];
+        if (got.refs != want.refs || got.state != want.state || got.published != want.published ||
+            (got.state != BLOCK_FREE && (got.fill != want.fill || got.key != want.key)))
+            fail("block %u at epoch %llu: refs %u, state %u, published %d, fill %u, key %llu; it had %u, %u, "
+                 "%d, %u, "
+                 "%llu",
+                 block, (unsigned long long)then->epoch, got.refs, got.state, got.published, got.fill,
+                 (unsigned long long)got.key, want.refs, want.state, want.published, want.fill,
+                 (unsigned long long)want.key);
+        if (got.state != BLOCK_HELD)
+            continue;
+        uint64_t owner = got.lost ? block_log_loser(block_tables_log(m.tables), then->epoch, block) : 0;
+        m.seen_owners += owner != 0;
+        if (!owner && !got.retaken)
+            owner = find_holder(then, now, block);
+        if (owner && !did_hold(then, owner, block))
+            fail("block %u at epoch %llu: its owner %llu did not hold it", block,
+                 (unsigned long long)then->epoch, (unsigned long long)owner);
+        if (!owner && then->holders[block] && !swapped)
+            fail("block %u at epoch %llu: nobody is found who held it", block,
+                 (unsigned long long)then->epoch);
+    }
+    m.seen_past++;
+}
+
+/* The latest of the changes that are kept of each block left it as it is. */
+static void check_lives(const struct seen *now)
+{
+    for (uint32_t block = 0; block < m.o.blocks; block++) {
+        const struct block_life *life = block_log_life(block_tables_log(m.tables), block);
+        const struct life_change *last = &life->changes[(life->count - 1) % LIFE_CHANGES];
+        if (life->count == 0)
+            require(block_pool_generation(block_tables_pool(m.tables), block) == 0,
+                    "a block has changed without a life");
+        else if (last->refs != now->blocks[block].refs)
+            fail("block %u has %u references, and its latest change says %u", block, now->blocks[block].refs,
+                 last->refs);
+    }
+}
+
+static void check_log(void)
+{
+    struct seen *now = &m.seen[m.operations++ % SEEN];
+    note_seen(now);
+    check_lives(now);
+    const struct seen *then = &m.seen[below(m.operations < SEEN ? (uint32_t)m.operations : SEEN)];
+    if (then->epoch >= block_log_oldest(block_tables_log(m.tables)))
+        check_past(then, now);
+}
+
 /* ---- a sequence of operations -------------------------------------------------------------------- */
 
 /* Do a part of an audit, which goes on while everything changes; the next one follows. */
@@ -670,6 +799,7 @@ static void one_operation(void)
     do_part_of_audit();
     check_acquired();
     check_fills();
+    check_log();
     for (uint32_t i = 0; i < ROWS; i++) {
         const struct sequence *s = &m.sequences[i];
         if (!s->live)
@@ -720,6 +850,7 @@ static void set_up(uint64_t seed)
     m.log_bytes = 0;
     m.forming = 1;
     m.retired = 0;
+    m.operations = 0;
     uint32_t block_size = 1 + below(BLOCK_SIZE_MOST);
     m.o = (struct block_tables_options){
         .blocks = 2 + below(BLOCKS_MOST - 1),
@@ -728,6 +859,7 @@ static void set_up(uint64_t seed)
         .rows = ROWS,
         .row_blocks = TOKENS_MOST / block_size + 1,
         .host_blocks = below(HOST_MOST + 1),
+        .epochs = 1 + below(500),
         .hash_shift = below(2) ? 0 : 61,
     };
     note("blocks=%u block_size=%u layers=%u host_blocks=%u hash_shift=%u\n", m.o.blocks, m.o.block_size,
@@ -772,17 +904,18 @@ int main(int argc, char **argv)
     for (int i = 0; i < STEPS_IN_FLIGHT_MAX; i++)
         free(m.steps[i].actions);
     printf("%llu hits, %llu copies, %llu swaps, %llu refusals, %llu evictions, "
-           "%llu published blocks held in part, %llu audits in parts\n",
+           "%llu published blocks held in part, %llu audits in parts, %llu states of the past, %llu owners "
+           "in them\n",
            (unsigned long long)m.seen_hits, (unsigned long long)m.seen_copies,
            (unsigned long long)m.seen_swaps, (unsigned long long)m.seen_refusals,
            (unsigned long long)m.seen_evictions, (unsigned long long)m.seen_lowered,
-           (unsigned long long)m.seen_audits);
+           (unsigned long long)m.seen_audits, (unsigned long long)m.seen_past,
+           (unsigned long long)m.seen_owners);
     if (ok && sequences >= 1000 &&
         (!m.seen_hits || !m.seen_copies || !m.seen_swaps || !m.seen_refusals || !m.seen_lowered ||
-         !m.seen_audits)) {
-        printf(
-            "not ok the operations never met a hit, a copy, a swap, a refusal, a block held in part or the "
-            "end of an audit: the test tests nothing\n");
+         !m.seen_audits || !m.seen_past || !m.seen_owners)) {
+        printf("not ok the operations never met a hit, a copy, a swap, a refusal, a block held in part, the "
+               "end of an audit or a past: the test tests nothing\n");
         return 1;
     }
     printf("%s the allocator keeps to its model\n", ok ? "ok" : "not ok");
