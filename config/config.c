@@ -179,6 +179,8 @@ static const struct key keys[] = {
      "of workloads' sequences: forecast (never preempted) or optimistic"},
     {"scheduler.sharing", KIND_ENUM, AT(sharing), 0, 0, "\"auto\"", config_sharing_names,
      "whether rows whose tables begin alike read those blocks together: auto (where it saves time, as measured at start), on or off; a workload may say otherwise; the bits are the same"},
+    {"history.epochs", KIND_U32, AT(history_epochs), 16, 16384, "1024", NULL,
+     "latest changes of the block tables that can be undone: /v1/blocks?epoch="},
     {"drain.deadline_s", KIND_U32, AT(drain_deadline_s), 0, 86400, "25", NULL,
      "at the end (SIGTERM, POST /v1/drain), for what is under way; what remains is cut; 0: as long as it takes"},
     {"drain.lame_duck_s", KIND_U32, AT(drain_lame_duck_s), 0, 3600, "0", NULL,

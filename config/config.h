@@ -118,6 +118,7 @@ struct config {
     uint64_t host_blocks;      /* in host memory, to swap to, */
     uint64_t file_blocks;      /* or, if not 0, in a file, of which host memory is the cache */
     uint64_t memory_bytes;     /* for what clients have under way; 0: what is left after the start */
+    uint32_t history_epochs;   /* changes of block tables that are kept (allocator/block_log.h) */
     uint32_t drain_deadline_s; /* for what is under way when the daemon is to end; 0: as long as it takes */
     uint32_t drain_save_deadline_s;      /* for saving sequences; 0: half more than it should take */
     char state_dir[CONFIG_STRING_BYTES]; /* empty: nothing outlives the daemon */

@@ -23,6 +23,7 @@
     XX(ATTND_FIXED, "parameters_fixed", "The parameters are in use", 409)                                    \
     XX(ATTND_IN_WORKLOAD, "in_workload", "The sequence is driven by a workload", 409)                        \
     XX(ATTND_GONE, "gone", "It existed, and is gone", 410)                                                   \
+    XX(ATTND_EPOCH_GONE, "epoch_gone", "The epoch is too long ago", 410)                                     \
     XX(ATTND_MOVED, "moved", "It is on another daemon now", 410)                                             \
     XX(ATTND_LENGTH_REQUIRED, "length_required", "Content-Length is missing", 411)                           \
     XX(ATTND_CHANGED, "changed", "It is not what it was", 412)                                               \

@@ -23,6 +23,7 @@
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
 #include "scheduler/doorbell.h"
+#include "scheduler/history.h"
 #include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
@@ -85,12 +86,13 @@ struct engine {
     pthread_t thread;
     bool started;
     _Atomic bool stop, keep_all;
-    _Atomic uint64_t busy_since_us; /* 0: waiting for requests */
-    bool holds;                     /* the latest step is not retired as long as it may be continued */
-    bool awaits;                    /* the oldest step in flight, and */
-    double awaits_since_s;          /* since when: turns that found it not done */
-    double device_seen_s;           /* when it was last looked at, having nothing to do */
-    _Atomic(const char *) failure;  /* of the backend; NULL: none */
+    _Atomic uint64_t busy_since_us;      /* 0: waiting for requests */
+    double submitted_s[STEPS_IN_FLIGHT]; /* of a step, by its slot */
+    bool holds;                          /* the latest step is not retired as long as it may be continued */
+    bool awaits;                         /* the oldest step in flight, and */
+    double awaits_since_s;               /* since when: turns that found it not done */
+    double device_seen_s;                /* when it was last looked at, having nothing to do */
+    _Atomic(const char *) failure;       /* of the backend; NULL: none */
     _Atomic uint64_t ids_reach;
     bool failure_noted;
 };
@@ -107,7 +109,8 @@ static void complete(struct request *request, void *cookie)
     struct engine *e = cookie;
     const struct request_traits *kind = &request_kinds[request->kind];
     const char *failure = step_failure(e->state.steps);
-    e->state.epoch += request->status == 0 && changes_what_is_shown(kind);
+    if (request->status == 0 && changes_what_is_shown(kind))
+        history_touch(&e->state);
     if (failure && kind->computes) { /* whatever else it seems to be */
         request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
@@ -197,7 +200,7 @@ static bool retire_steps(struct engine *e)
     while ((step = steps_poll(e->state.steps, e->holds))) {
         client_queue_look(e->state.clients, step);
         step_retire(step);
-        e->state.epoch++;
+        history_stepped(&e->state, step, e->submitted_s[step_slot(step)]);
         shares_retire(e->state.shares, step_slot(step), step_cost(step).seconds * 1e6);
         client_queue_retire(e->state.clients, step);
         workload_run_retire(e->state.workloads, step);
@@ -238,6 +241,16 @@ static bool answer_question(struct engine *e)
     bool any = e->state.questions.first;
     struct request *request = any ? inspect_part(&e->state) : NULL;
     if (request)
+        complete(request, e);
+    return any;
+}
+
+/* Tell those who listen what has happened. */
+static bool tell_news(struct engine *e)
+{
+    struct request *request;
+    bool any = false;
+    for (; e->state.listeners.first && (request = history_news(&e->state)); any = true)
         complete(request, e);
     return any;
 }
@@ -302,6 +315,7 @@ static bool form_step(struct engine *e)
     check_invariants(e);
     if (step_is_empty(step))
         return step_skip(step);
+    e->submitted_s[step_slot(step)] = e->o.clock(e->o.cookie);
     step_submit(step);
     return true;
 }
@@ -339,6 +353,7 @@ bool engine_turn(struct engine *e, double now_s)
 {
     e->state.now_s = now_s;
     e->state.keeps_all = atomic_load(&e->keep_all);
+    block_log_at(block_tables_log(tables_of(e)), now_s);
     workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
     worked |= swap_cache_turn(e->state.swap_cache);
@@ -360,6 +375,7 @@ bool engine_turn(struct engine *e, double now_s)
     if (computes || !worked)
         worked |= step_roof_turn(e->state.steps, computes, now_s);
     workload_run_report(e->state.workloads);
+    worked |= tell_news(e);
     if (sequences_are_limited(e->state.sequences))
         atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
     return worked;
@@ -375,6 +391,8 @@ double engine_idle_s(const struct engine *e)
 {
     double idle = sooner(workload_run_idle_s(e->state.workloads), client_queue_idle_s(e->state.clients));
     idle = sooner(idle, step_roof_idle_s(e->state.steps, e->state.now_s));
+    if (e->state.listeners.first)
+        idle = sooner(idle, history_idle_s(&e->state, e->state.now_s));
     if (device_is_shared(e) && !e->state.failed)
         idle = sooner(idle, DEVICE_LOOK_S);
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;

@@ -42,7 +42,7 @@ struct engine_state {
     struct request_list self_tests;   /* that wait for a verdict; backend_ops.c */
     struct request_list questions;    /* that are answered in parts; inspect.c */
     uint32_t question_work;           /* entries and blocks that a part looks at */
-    uint64_t epoch;                   /* counts changes */
+    struct request_list listeners;    /* that wait for events; history.c */
     uint64_t preemptions;             /* since start; workload_run.c */
     struct model_constants constants; /* backend_ops.c */
     uint64_t constants_digest;        /* likewise */

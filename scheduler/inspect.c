@@ -2,8 +2,10 @@
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
 
+#include "allocator/block_log.h"
 #include "config/numbers.h"
 #include "scheduler/doorbell.h"
+#include "scheduler/history.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swap_cache.h"
 
@@ -236,7 +238,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
 {
     struct step_stats steps = step_stats(state->steps);
     struct engine_stats *stats = &request->stats.all;
-    *stats = (struct engine_stats){.epoch = state->epoch,
+    *stats = (struct engine_stats){.epoch = history_epoch(state),
                                    .preemptions = state->preemptions,
                                    .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
                                    .tables = block_tables_counts(step_tables(state->steps)),
@@ -272,12 +274,35 @@ static int ask_in_parts(struct engine_state *state, struct request *request)
     return REQUEST_WAITS;
 }
 
+enum { CHANGES_A_LOOK = 8 }; /* of the log, that are looked at in the time of an entry */
+
+/* Of the blocks of a page as they were, find who held those then that somebody has given back since; true when all are
+ * looked at. */
+static bool find_losers(const struct engine_state *state, struct request_pool *ask, uint32_t *work)
+{
+    struct block_log *log = block_tables_log(step_tables(state->steps));
+    for (; ask->asked_losers < ask->blocks.count; ask->asked_losers++) {
+        struct block_view *view = &ask->blocks.views[ask->asked_losers];
+        if (!ask->past || !ask->lost[ask->asked_losers])
+            continue;
+        if (*work == 0)
+            return false;
+        *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
+        view->owner = block_log_loser(log, ask->epoch, view->block);
+        ask->unowned -= view->owner != 0;
+    }
+    return true;
+}
+
 /* Look in `work` entries of tables for the blocks of a page that have no owner yet; true when none is
  * left, or all tables are looked at. A block that somebody gave back meanwhile stays without. */
 static bool find_owners(const struct engine_state *state, struct request_pool *ask, uint32_t work)
 {
     const struct block_tables *tables = step_tables(state->steps);
+    struct block_log *log = block_tables_log(tables);
     const struct block_pool *pool = block_tables_pool(tables);
+    if (!find_losers(state, ask, &work))
+        return false;
     while (work > 0 && ask->unowned > 0 && ask->row < state->config->limits.sequences) {
         uint64_t id = sequences_at(state->sequences, ask->row)->id;
         struct block_table_view table = {.swapped = true};
@@ -292,6 +317,10 @@ static bool find_owners(const struct engine_state *state, struct request_pool *a
             if (place == UINT32_MAX || ask->blocks.views[place].owner ||
                 ask->generation[place] != block_pool_generation(pool, table.ids[i]))
                 continue;
+            if (ask->past)
+                work -= smaller(work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
+            if (ask->past && block_log_gained(log, ask->epoch, table.ids[i], id))
+                continue;
             ask->blocks.views[place].owner = id;
             ask->unowned--;
         }
@@ -305,6 +334,61 @@ static bool find_owners(const struct engine_state *state, struct request_pool *a
     return ask->unowned == 0 || ask->row == state->config->limits.sequences;
 }
 
+/* How blocks were, or are: what a page shows of them. */
+static struct block_view view_of_past(const struct engine_state *state, const struct request *request,
+                                      uint32_t block, const struct block_past *past)
+{
+    struct block_view view = {.block = block, .state = (enum block_state)past->state};
+    view.foreign = past->state != BLOCK_FREE && !inspect_sees(request, past->key);
+    if (view.foreign) {
+        view.state = past->state == BLOCK_CACHED ? BLOCK_CACHED : BLOCK_HELD;
+        return view;
+    }
+    view.refs = past->refs;
+    if (past->state != BLOCK_FREE)
+        view.fill = past->refs == 0 && past->published ? state->config->geometry.block_size : past->fill;
+    return view;
+}
+
+/* Blocks from ask->first on as they are, or were at ask->epoch; NULL: the answer has no room for them. */
+static struct block_past *look_at_blocks(struct engine_state *state, struct request *request, uint32_t n)
+{
+    struct request_pool *ask = &request->pool;
+    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
+    struct block_log *log = block_tables_log(step_tables(state->steps));
+    struct block_past *past = request_alloc(request, n, sizeof *past);
+    for (uint32_t i = 0; past && i < n; i++) {
+        uint32_t id = ask->first + i;
+        past[i] = (struct block_past){.key = request->sees_all && !ask->past ? 0 : block_log_key(log, id),
+                                      .refs = block_pool_refs(pool, id),
+                                      .fill = (uint16_t)block_pool_kept_fill(pool, id),
+                                      .state = (uint8_t)block_pool_state(pool, id),
+                                      .published = block_pool_is_published(pool, id)};
+    }
+    if (past && ask->past)
+        block_log_rewind(log, ask->epoch, ask->first, n, past);
+    return past;
+}
+
+/* Whether the epoch that is asked for can be shown; else the request has failed. */
+static bool has_epoch(struct engine_state *state, struct request *request)
+{
+    struct request_pool *ask = &request->pool;
+    struct block_log *log = block_tables_log(step_tables(state->steps));
+    uint64_t oldest = block_log_oldest(log);
+    ask->seen = history_epoch(state);
+    if (!ask->past)
+        ask->epoch = ask->seen;
+    else if (ask->epoch > ask->seen)
+        request_fail(request, ATTND_INVALID, "epoch %llu is to come, it is %llu now",
+                     (unsigned long long)ask->epoch, (unsigned long long)ask->seen);
+    else if (ask->epoch < oldest)
+        request_fail(request, ATTND_EPOCH_GONE,
+                     "epoch %llu is too long ago: the oldest that can be shown is %llu",
+                     (unsigned long long)ask->epoch, (unsigned long long)oldest);
+    return request->status == 0;
+}
+
 int inspect_pool(struct engine_state *state, struct request *request)
 {
     struct request_pool *ask = &request->pool;
@@ -312,26 +396,31 @@ int inspect_pool(struct engine_state *state, struct request *request)
     struct request_blocks *blocks = &ask->blocks;
     uint32_t all = (uint32_t)state->config->pool_blocks, n = 0;
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
+    if (!has_epoch(state, request))
+        return request->status;
+    ask->first = page->cursor < all ? (uint32_t)page->cursor : all;
+    uint32_t most = smaller(all - ask->first, page->filter.on ? REQUEST_SCAN_MAX : page->limit);
+    struct block_past *past = look_at_blocks(state, request, most);
     blocks->views = request_alloc(request, page->limit, sizeof *blocks->views);
     ask->generation = request_alloc(request, page->limit, sizeof *ask->generation);
-    ask->place = request_alloc(request, REQUEST_SCAN_MAX, sizeof *ask->place);
-    if (!blocks->views || !ask->generation || !ask->place)
+    ask->place = request_alloc(request, most, sizeof *ask->place);
+    ask->lost = request_alloc(request, page->limit, sizeof *ask->lost);
+    if (!past || !blocks->views || !ask->lost || !ask->generation || !ask->place)
         return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
-    ask->first = (uint32_t)page->cursor;
-    for (; ask->first + n < all && n < REQUEST_SCAN_MAX && blocks->count < page->limit; n++) {
-        uint32_t id = ask->first + n;
-        enum block_state is = block_pool_state(pool, id);
-        ask->place[n] = is == BLOCK_HELD ? blocks->count : UINT32_MAX;
-        if (page->filter.on && is != page->filter.state) {
-            ask->place[n] = UINT32_MAX;
+    for (; n < most && blocks->count < page->limit; n++) {
+        const struct block_view view = view_of_past(state, request, ask->first + n, &past[n]);
+        bool wants_owner = view.state == BLOCK_HELD && !view.foreign;
+        ask->place[n] = UINT32_MAX;
+        if (page->filter.on && view.state != page->filter.state)
             continue;
-        }
-        ask->unowned += is == BLOCK_HELD;
-        ask->generation[blocks->count] = block_pool_generation(pool, id);
-        show_block(state, id, &blocks->views[blocks->count++]);
+        if (wants_owner && !past[n].retaken)
+            ask->place[n] = blocks->count;
+        ask->lost[blocks->count] = wants_owner && past[n].lost;
+        ask->unowned += wants_owner;
+        ask->generation[blocks->count] = block_pool_generation(pool, view.block);
+        blocks->views[blocks->count++] = view;
     }
     ask->looked_at = n;
-    ask->epoch = state->epoch;
     page->next = ask->first + n < all ? ask->first + n : 0;
     return ask->unowned ? ask_in_parts(state, request) : 0;
 }

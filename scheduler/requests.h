@@ -13,6 +13,7 @@
 #ifndef SCHEDULER_REQUESTS_H
 #define SCHEDULER_REQUESTS_H
 
+#include "allocator/block_log.h"
 #include "allocator/prefix_index.h"
 #include "config/model_constants.h"
 #include "scheduler/sequences.h"
@@ -39,10 +40,11 @@ enum {
     REQUEST_ROWS_MAX = 16384,  /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
-    REQUEST_OPS_MAX = 4096,        /* of a batch */
-    REQUEST_FORKS_MAX = 1000,      /* of one sequence at a time */
-    REQUEST_IDS_AHEAD = 1 << 19,   /* ids that may be given out without another limit */
-    REQUEST_BATCH_VIEWS_MAX = 8192 /* sequences in its answer */
+    REQUEST_OPS_MAX = 4096,         /* of a batch */
+    REQUEST_FORKS_MAX = 1000,       /* of one sequence at a time */
+    REQUEST_IDS_AHEAD = 1 << 19,    /* ids that may be given out without another limit */
+    REQUEST_BATCH_VIEWS_MAX = 8192, /* sequences in its answer */
+    REQUEST_EVENTS_MAX = 2048       /* events in one part of a stream */
 };
 
 #define REQUEST_POSITION_ABSENT UINT32_MAX
@@ -93,6 +95,8 @@ enum request_change {
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
     XX(STEPS, AT_ONCE, NOTHING, false, inspect_steps)                                                        \
+    XX(BLOCK_LIFE, AT_ONCE, NOTHING, false, history_life)                                                    \
+    XX(EVENTS, AT_ONCE, NOTHING, false, history_watch)                                                       \
     XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
     XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
@@ -175,6 +179,7 @@ struct block_view {
     enum block_state state;
     uint64_t owner; /* the first sequence found to hold it; 0: none, or not found before it was given back */
     bool on_host;   /* a host block, of which nothing else is known */
+    bool foreign;   /* it belongs to another key: nothing more is told than that it is held or cached */
 };
 
 /* Sequences or leases with their blocks. */
@@ -407,8 +412,12 @@ struct request_stats {
 struct request_pool {
     struct request_page page;
     struct request_blocks blocks; /* out */
-    uint64_t epoch;               /* out */
+    bool past;                    /* as they were at this epoch: */
+    uint64_t epoch;               /* out, if it is of now */
     /* How far the search for owners has come; inspect.c. */
+    uint64_t seen;         /* the epoch of now when it was asked */
+    bool *lost;            /* [blocks.count] of the past: somebody has given it back since */
+    uint32_t asked_losers; /* blocks of which was asked who */
     uint32_t first, looked_at,
         *place;           /* [looked_at] where on the page block first + i is; UINT32_MAX: not wanted */
     uint32_t *generation; /* [blocks.count] */
@@ -421,6 +430,28 @@ struct request_steps {
     bool latest;    /* the last ones of all */
     uint32_t limit;
     struct step_log_entry *entries; /* out: [count], oldest first */
+    uint32_t count;
+};
+
+/* The latest changes of the block `id`. */
+struct request_life {
+    uint64_t epoch;               /* out, like */
+    enum block_state state;       /* now, */
+    uint32_t generation, count;   /* and */
+    struct block_change *changes; /* [count] oldest first */
+};
+
+/* Events from a number on. It waits for some, for a second at most, but when it begins. */
+#define REQUEST_EVENTS_NOW UINT64_MAX
+enum { REQUEST_EVENTS_BLOCK = 1, REQUEST_EVENTS_SEQUENCE = 2, REQUEST_EVENTS_STEP = 4 };
+struct request_events {
+    unsigned types;
+    bool begins;
+    uint64_t next;                /* REQUEST_EVENTS_NOW: those to come; out: from where on to ask again */
+    double since_s;               /* when it began to wait */
+    uint64_t missed, resumed;     /* out: numbers that are not in the ring any more; the next one that is */
+    bool restarted;               /* out: `next` was in the future: it is of another start */
+    struct block_change *changes; /* out: [count] */
     uint32_t count;
 };
 
@@ -572,6 +603,8 @@ struct request {
         struct request_pool pool;           /* POOL */
         struct request_steps steps;         /* STEPS */
         struct request_trim trim;           /* TRIM */
+        struct request_life life;           /* BLOCK_LIFE */
+        struct request_events events;       /* EVENTS */
         struct request_doorbell doorbell;   /* DOORBELL */
         struct request_workload workload;   /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
     };                                      /* DELETE needs none */

@@ -6,6 +6,7 @@
 #include "config/log.h"
 #include "config/numbers.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/history.h"
 #include "scheduler/inspect.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swapping.h"
@@ -167,6 +168,7 @@ int sequence_ops_make(struct engine_state *state, struct request *request, uint3
         return request_fail(request, ATTND_NO_SEQUENCES, SEQUENCE_OPS_PROMPTS_FULL);
     }
     sequences_add(state->sequences, row, request->id, 0, request->key, state->now_s);
+    history_began(state, row, false);
     sequences_at(state->sequences, row)->options = c->options;
     note(state, row);
     return inspect_show_one(state, request, &request->create.shown, row);
@@ -193,6 +195,7 @@ int sequence_ops_restore(struct engine_state *state, struct request *request, ui
         return request_fail(request, ATTND_NO_SEQUENCES, SEQUENCE_OPS_PROMPTS_FULL);
     }
     sequences_add(state->sequences, row, request->id, d->parent, d->key, state->now_s);
+    history_began(state, row, base != NO_ROW);
     sequences_at(state->sequences, row)->options = d->options;
     note(state, row);
     if (base != NO_ROW)
@@ -222,7 +225,8 @@ static int create(struct engine_state *state, struct request *request)
 int sequence_ops_create(struct engine_state *state, struct request *request)
 {
     int rc = create(state, request);
-    state->epoch += rc != 0; /* it may have looked its prompt up, which /stats counts */
+    if (rc != 0)
+        history_touch(state); /* it may have looked its prompt up, which /stats counts */
     return rc;
 }
 
@@ -266,8 +270,9 @@ static void remove_lease(struct engine_state *state, uint32_t row)
     state->leased_blocks -= table.entries;
 }
 
-static void remove_row(struct engine_state *state, uint32_t row)
+static void remove_row(struct engine_state *state, uint32_t row, enum history_reason reason)
 {
+    history_ends(state, row, reason);
     if (sequences_at(state->sequences, row)->lease)
         remove_lease(state, row);
     reservation_drop(state, row);
@@ -312,6 +317,7 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
            block_tables_fork(step_tables(state->steps), parent, fork->length, &row) == 0) {
         sequences_add(state->sequences, row, fork->ids ? fork->ids[made] : 0, request->id, from->key,
                       state->now_s);
+        history_began(state, row, true);
         sequences_at(state->sequences, row)->options = from->options;
         rows[made++] = row;
     }
@@ -325,7 +331,7 @@ int sequence_ops_make_forks(struct engine_state *state, struct request *request)
     if (all)
         return 0;
     for (uint32_t i = 0; i < made; i++) /* all or none */
-        remove_row(state, rows[i]);
+        remove_row(state, rows[i], HISTORY_UNDONE);
     note(state, parent);
     fork->shown.count = 0;
     return request_fail(request, ATTND_NO_SEQUENCES,
@@ -341,6 +347,7 @@ int sequence_ops_cut(struct engine_state *state, struct request *request, uint32
                                                                                     something else */
         prompts_cut(state->prompts, row, length);
         sequences_note_cut(state->sequences, row);
+        history_cut(state, row, length);
     }
     block_tables_truncate(step_tables(state->steps), row, length);
     note(state, row);
@@ -361,11 +368,11 @@ int sequence_ops_truncate(struct engine_state *state, struct request *request)
 }
 
 /* A sequence or lease and what waits for it. */
-static void remove_sequence(struct engine_state *state, uint32_t row)
+static void remove_sequence(struct engine_state *state, uint32_t row, enum history_reason reason)
 {
     const struct sequence *s = sequences_at(state->sequences, row);
     client_queue_drop(state->clients, s->id, s->key);
-    remove_row(state, row);
+    remove_row(state, row, reason);
 }
 
 int sequence_ops_delete(struct engine_state *state, struct request *request)
@@ -373,7 +380,7 @@ int sequence_ops_delete(struct engine_state *state, struct request *request)
     uint32_t row = sequence_ops_find(state, request);
     if (row == NO_ROW)
         return request->status;
-    remove_sequence(state, row);
+    remove_sequence(state, row, HISTORY_REQUEST);
     return 0;
 }
 
@@ -399,7 +406,7 @@ int sequence_ops_moved(struct engine_state *state, struct request *request)
         return request_fail(request, ATTND_GAP, "sequence %llu has %u tokens, not %u: move the others, too",
                             (unsigned long long)request->id, table.cursor_max, moved->length);
     sequences_note_moved(state->sequences, row, moved->moved_to, state->now_s);
-    remove_sequence(state, row);
+    remove_sequence(state, row, HISTORY_MOVED);
     return 0;
 }
 
@@ -414,7 +421,7 @@ int sequence_ops_forget(struct engine_state *state, struct request *request)
         const struct sequence *s = sequences_at(state->sequences, forget->row);
         if (!s->id || s->key != request->key || s->workload)
             continue;
-        remove_sequence(state, forget->row);
+        remove_sequence(state, forget->row, HISTORY_KEY);
         removed++;
     }
     forget->done = forget->workload == 0 && forget->row == rows;
@@ -448,6 +455,7 @@ int sequence_ops_add_lease(struct engine_state *state, struct request *request, 
     struct sequence *s = sequences_at(state->sequences, row);
     s->options = request->lease.options;
     s->lease = true;
+    history_began(state, row, false);
     tenants_add_leases(sequences_tenants(state->sequences), s->key, 1);
     sequences_charge(state->sequences, row, table.entries);
     for (uint32_t i = 0; i < table.entries; i++)
@@ -478,7 +486,6 @@ void sequence_ops_reap(struct engine_state *state)
         log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed", s->lease ? "lease" : "sequence",
                  (unsigned long long)s->id, now - s->used_s);
         sequences_note_reaped(state->sequences, row, now);
-        remove_row(state, row);
-        state->epoch++;
+        remove_row(state, row, HISTORY_IDLE);
     }
 }

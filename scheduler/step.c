@@ -834,6 +834,11 @@ struct step_cost step_cost(const struct step *s)
     return s->cost;
 }
 
+struct step_figures step_figures(const struct step *s)
+{
+    return (struct step_figures){s->number, step_row_count(s), s->table_row_count};
+}
+
 uint64_t step_bytes(const struct step *s, enum step_producer producer)
 {
     return s->bytes[producer];
@@ -1060,6 +1065,7 @@ static int make_tables(struct steps *x)
         .loose_rows = STEPS_IN_FLIGHT * STEP_LOOSE_TABLES,
         .host_blocks = (uint32_t)(c->file_blocks ? c->file_blocks : c->host_blocks),
         .row_blocks = config_sequence_blocks(c),
+        .epochs = c->history_epochs,
     };
     return block_tables_create(&options, &x->tables);
 }

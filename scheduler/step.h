@@ -215,6 +215,13 @@ struct step *steps_poll(struct steps *steps, bool but_latest);
 void step_retire(struct step *step);
 struct step_cost step_cost(const struct step *step);
 
+/* step_figures: what one was, that can be asked for as long. */
+struct step_figures {
+    uint64_t number;
+    uint32_t rows, sequences; /* queries; rows of the block tables that took part */
+};
+struct step_figures step_figures(const struct step *step);
+
 /* Bytes of K and V that the parts of a producer read. */
 uint64_t step_bytes(const struct step *step, enum step_producer producer);
 

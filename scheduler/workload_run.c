@@ -32,6 +32,7 @@
 #include "allocator/prefix_index.h"
 #include "config/numbers.h"
 #include "kernels/thread_pool.h"
+#include "scheduler/history.h"
 #include "scheduler/inspect.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
@@ -443,6 +444,7 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
     struct workload_sequence *s = &w->sequences[ordinal];
     uint64_t parent = parent_row == NO_ROW ? 0 : sequences_at(d->o.state->sequences, parent_row)->id;
     sequences_add(d->o.state->sequences, row, 0, parent, w->key, now);
+    history_began(d->o.state, row, parent != 0);
     charge_key(d, w, ordinal, row);
     sequences_at(d->o.state->sequences, row)->workload = w->report.id;
     inspect_note_state(d->o.state, row);
@@ -513,9 +515,10 @@ static void admit(struct workload_run *d, double now)
 }
 
 /* Take a sequence out; it stays in the list until compact(). */
-static void drop_running(struct workload_run *d, uint32_t i)
+static void drop_running(struct workload_run *d, uint32_t i, enum history_reason reason)
 {
     struct running *r = &d->running[i];
+    history_ends(d->o.state, r->row, reason);
     r->w->report.running--;
     end_filling(d, r);
     d->forks_due -= forks_due(r);
@@ -554,7 +557,7 @@ static bool preempt(struct workload_run *d)
     struct running r = d->running[victim];
     r.w->report.preemptions++;
     d->o.state->preemptions++;
-    drop_running(d, victim);
+    drop_running(d, victim, HISTORY_PREEMPTED);
     push_waiting(r.w, r.ordinal);
     return true;
 }
@@ -1346,7 +1349,7 @@ static bool end_round_of(struct workload_run *d, unsigned round, uint32_t i, dou
     if (!ended)
         return false;
     w->report.finished++;
-    drop_running(d, i);
+    drop_running(d, i, HISTORY_WORKLOAD);
     if (w->report.finished == w->report.sequences)
         finish_workload(d, w, w->report.verify_rows ? WORKLOAD_VERIFYING : WORKLOAD_FINISHED);
     return true;
@@ -1412,7 +1415,7 @@ void workload_run_retire(struct workload_run *d, const struct step *step)
         return;
     collect(d, slice);
     note_step(d, f, step);
-    d->o.state->epoch++;
+    history_touch(d->o.state);
     if (--f->in_flight > 0 || f->next_layer < d->g->layers)
         return;
     note_round(d, f);
@@ -1683,7 +1686,7 @@ static bool leave(struct workload_run *d, const struct workload *w, bool all)
             continue;
         if (!all && !budget_allows(&d->ending))
             break;
-        drop_running(d, i);
+        drop_running(d, i, HISTORY_CANCELLED);
     }
     compact(d);
     return w->report.running == 0;

@@ -64,10 +64,11 @@ struct answer {
 
     struct registered *registered; /* of a client with registered memory: it is delivered there */
 
-    bool forgets; /* it removes what belonged to a key */
-    bool events;  /* of a stream: server-sent events, else lines */
-    bool streams; /* it goes on until the workload ends, a line a report */
-    bool cancels; /* when its client goes, the workload is cancelled */
+    bool forgets;  /* it removes what belonged to a key */
+    bool events;   /* of a stream: server-sent events, else lines */
+    double said_s; /* when something was written to it last */
+    bool streams;  /* it goes on until the workload ends, a line a report */
+    bool cancels;  /* when its client goes, the workload is cancelled */
 };
 
 static inline struct answer *answer_of(const struct request *request)

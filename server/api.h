@@ -84,8 +84,8 @@ struct api_resource {
     const struct api_schema *schemas;
 };
 
-extern const struct api_resource api_admin, api_attention, api_dashboard, api_kv, api_leases, api_observe,
-    api_sequences, api_steps, api_workloads;
+extern const struct api_resource api_admin, api_attention, api_dashboard, api_history, api_kv, api_leases,
+    api_observe, api_sequences, api_steps, api_workloads;
 
 /* Of a route that answers by itself; of one that asks the engine. Behind them: struct route_about. */
 #define ANSWER(method, path, access, types, status, answer, ...)                                             \

@@ -329,10 +329,11 @@ static int read_fields(struct arguments *a, struct request *request)
 
 static int parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
 {
-    static const char *const names[] = {"limit", "cursor", "state", "fields", "format", NULL},
+    static const char *const names[] = {"limit", "cursor", "state", "fields", "format", "epoch", NULL},
                              *const formats[] = {"objects", "columns"};
     struct arguments a;
     unsigned format = 0;
+    int64_t epoch = 0;
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
@@ -343,6 +344,10 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
         rc = read_fields(&a, request);
     if (rc == 0)
         rc = arguments_word(&a, "format", formats, 2, &format);
+    if (rc == 0)
+        rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
+    request->pool.past = arguments_has(&a, "epoch");
+    request->pool.epoch = (uint64_t)epoch;
     answer_of(request)->columns = format == 1;
     return rc == 0 ? arguments_no_body(x) : rc;
 }
@@ -358,13 +363,21 @@ static void write_block_field(struct json_writer *w, const struct block_view *v,
         json_string(w, name, api_block_states[v->state]);
         break;
     case 2:
-        json_uint(w, name, v->refs);
+        if (v->foreign)
+            json_null(w, name);
+        else
+            json_uint(w, name, v->refs);
         break;
     case 3:
-        json_uint(w, name, v->fill);
+        if (v->foreign)
+            json_null(w, name);
+        else
+            json_uint(w, name, v->fill);
         break;
     default:
-        if (v->owner)
+        if (v->foreign)
+            json_string(w, name, "other");
+        else if (v->owner)
             json_uint(w, name, v->owner);
         else
             json_null(w, name);
@@ -400,8 +413,9 @@ static void write_pool_blocks(struct json_writer *w, const struct request_blocks
 }
 
 /* The way to the next page, with the same parameters. */
-static void link_next(struct http_exchange *x, const struct request_page *page, const struct answer *answer)
+static void link_next(struct http_exchange *x, const struct request_pool *of, const struct answer *answer)
 {
+    const struct request_page *page = &of->page;
     int n = snprintf(x->extra, sizeof x->extra, "Link: </v1/blocks?cursor=%llu&limit=%u",
                      (unsigned long long)page->next, page->limit);
     if (page->filter.on)
@@ -414,6 +428,9 @@ static void link_next(struct http_exchange *x, const struct request_page *page, 
                       block_fields[field]);
         first = 0;
     }
+    if (of->past)
+        n +=
+            snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&epoch=%llu", (unsigned long long)of->epoch);
     snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
              answer->columns ? "&format=columns" : "");
 }
@@ -431,7 +448,7 @@ static void render_pool(struct http_exchange *x, const struct request *request,
     json_close(w, '}');
     json_raw(w, "\n");
     if (request->page.next)
-        link_next(x, &request->page, answer);
+        link_next(x, &request->pool, answer);
 }
 
 static const struct api_schema schemas[] = {
@@ -464,10 +481,11 @@ static const struct api_schema schemas[] = {
      "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
      "items:[Sequence] next:uint?} leases:uint "
      "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint}}"},
-    {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint fill?:uint owner?:id?}"},
+    {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint? fill?:uint? owner?:id|(other)?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
-    {"BlockColumns", "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint] fill?:[uint] "
-                     "owner?:[id?] next:uint?}"},
+    {"BlockColumns",
+     "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint?] fill?:[uint?] "
+     "owner?:[id|(other)?] next:uint?}"},
     {NULL, NULL},
 };
 
@@ -484,11 +502,11 @@ static const struct route routes[] = {
         "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Stats", 304),
     ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, metrics_render, 200,
               "Figures for Prometheus", NULL, NULL, "text", 0),
-    ASK(GET, "/v1/blocks", ADMIN, POOL, SMALL, parse_pool, render_pool, 200,
+    ASK(GET, "/v1/blocks", READ, POOL, SMALL, parse_pool, render_pool, 200,
         "The pool, block by block, a page at a time",
         "limit?:uint(1..1000) cursor?:uint(0..4294967295) state?:(free|held|cached|fenced) "
         "fields?:text(..64) "
-        "format?:(objects|columns)",
+        "format?:(objects|columns) epoch?:uint",
         NULL, "Blocks|BlockColumns", 0),
     {0},
 };

@@ -29,9 +29,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct api_resource *const resources[] = {&api_observe,   &api_steps,     &api_sequences,
-                                                       &api_kv,        &api_attention, &api_leases,
-                                                       &api_workloads, &api_admin,     &api_dashboard};
+static const struct api_resource *const resources[] = {
+    &api_observe,   &api_history, &api_steps,     &api_sequences, &api_kv,
+    &api_attention, &api_leases,  &api_workloads, &api_admin,     &api_dashboard};
 
 enum { RESOURCES = sizeof resources / sizeof resources[0] };
 
@@ -43,6 +43,8 @@ enum {
     LONG_TENSOR_BYTES = 128 << 10,
     LONG_LIST_BYTES = 16 << 10,
     LONG_OUTPUT_BYTES = 1 << 10,
+    LONG_EVENTS = 128,
+    SILENT_S = 15,      /* after which a stream says something, for the proxies between */
     DELIVER_NS = 500000 /* of a turn, for answers of the engine */
 };
 
@@ -187,6 +189,7 @@ static void estimate_memory(const struct http_exchange *x, const struct config *
     case REQUEST_CREATE:
         *lists = of_body;
         break;
+    case REQUEST_EVENTS:
     case REQUEST_FORK:
     case REQUEST_LEASE:
     case REQUEST_BLOCKS:
@@ -386,7 +389,7 @@ static bool may_stream(struct http_exchange *x, struct daemon_state *daemon)
     struct api_key *key = x->key;
     bool half = daemon->streams >= (daemon->config->limits.calls + 1) / 2;
     if (half)
-        http_problem(x, ATTND_BUSY, "half of limits.calls are streams of workloads");
+        http_problem(x, ATTND_BUSY, "half of limits.calls are streams");
     else if (key && key->quotas.streams && key->streams >= key->quotas.streams)
         half = access_refuse_quota(x, "streams", key->quotas.streams) != 0;
     if (half)
@@ -713,6 +716,28 @@ static void fail_given_up(struct http_exchange *x, const struct daemon_state *da
     http_answer(x);
 }
 
+/* Ask for the events that follow. */
+static void listen_on(struct daemon_state *daemon, struct request *request)
+{
+    struct http_exchange *x = answer_of(request)->x;
+    const struct request_events ask = {.types = request->events.types, .next = request->events.next};
+    engine_reuse(request, REQUEST_EVENTS, 0);
+    request->events = ask;
+    identify(request, x);
+    x->deferred = true;
+    engine_submit(daemon->engine, request);
+}
+
+/* Whether a stream of events has nothing to say, and need not yet. */
+static bool is_silent(const struct daemon_state *daemon, const struct request *request, double now_s)
+{
+    const struct answer *answer = answer_of(request);
+    const struct request_events *of = &request->events;
+    return request->kind == REQUEST_EVENTS && request->status == 0 && answer->said_s > 0 && of->count == 0 &&
+           of->missed == 0 && now_s - answer->said_s < SILENT_S && !daemon->draining &&
+           !(answer->key && answer->key->gone);
+}
+
 void routes_proceed(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
@@ -733,6 +758,10 @@ void routes_proceed(struct http_exchange *x, void *cookie)
         http_answer(x);
         return;
     }
+    if (request->kind == REQUEST_EVENTS) {
+        listen_on(daemon, request);
+        return;
+    }
     bool cancel = daemon->draining && answer_of(request)->cancels;
     engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
     request->workload.waits = !daemon->draining;
@@ -745,6 +774,8 @@ void routes_proceed(struct http_exchange *x, void *cookie)
 /* Whether a stream has more to say: its workload runs, and nobody waits for its end in vain. */
 static bool goes_on(const struct daemon_state *daemon, const struct request *request)
 {
+    if (request->kind == REQUEST_EVENTS)
+        return !daemon->draining;
     enum workload_state state = request->workload.report->state;
     return (request->workload.more || (state != WORKLOAD_FINISHED && state != WORKLOAD_CANCELLED)) &&
            !(daemon->draining && !answer_of(request)->cancels);
@@ -806,6 +837,8 @@ static bool writes_long(const struct request *request)
 {
     const struct answer *answer = answer_of(request);
     bool little = answer->streams && request->workload.output_count == 0 && !request->workload.table;
+    if (request->kind == REQUEST_EVENTS)
+        return request->status == 0 && request->events.count > LONG_EVENTS;
     return request->status == 0 && !little &&
            (request->arena_used > LONG_LIST_BYTES ||
             (!answer->wants_tensors && request->tensor_bytes > LONG_OUTPUT_BYTES));
@@ -861,6 +894,11 @@ void routes_deliver(struct daemon_state *daemon)
             drop_request(daemon, request);
             continue;
         }
+        if (is_silent(daemon, request, context.now_s)) {
+            listen_on(daemon, request);
+            continue;
+        }
+        answer->said_s = context.now_s;
         answer->context = context;
         if (writes_long(request) &&
             uv_queue_work(daemon->loop, &answer->work, write_off_loop, after_write) == 0) {
