@@ -26,7 +26,7 @@ from .errors import (
     PositionError,
     UnsupportedError,
 )
-from .registered import Region
+from .regions import Region
 from .tensors import bf16
 
-__all__ = [name for name in dir() if not name.startswith('_') and name not in ('client', 'engine', 'errors', 'registered', 'tensors')]
+__all__ = [name for name in dir() if not name.startswith('_') and name not in ('client', 'engine', 'errors', 'regions', 'registered', 'tensors')]
