@@ -134,6 +134,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
         json_uint(w, "regions", REGISTERED_REGIONS);
         json_uint(w, "region_bytes", config->limits.body_bytes);
         json_uint(w, "gpu_bytes", backend->region_unit ? config->transport_gpu_bytes : 0);
+        json_uint(w, "gpu_rows", backend->region_unit ? config->step_rows_max : 0);
         json_close(w, '}');
     }
     json_open(w, "kernels", '{');
@@ -465,7 +466,7 @@ static const struct api_schema schemas[] = {
      "kv_range_tokens:uint "
      "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
      "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
-     "gpu_bytes:uint} "
+     "gpu_bytes:uint gpu_rows:uint} "
      "kernels:{attend:text}}"},
     {"Stats",
      "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
