@@ -80,6 +80,7 @@ library() {
     one 'the Python package' python3 -W ignore clients/python/tests/test_engine.py
     if python3 -c 'import torch; torch.cuda.current_device()' 2>/dev/null; then
         one 'tensors on the GPU' python3 -W ignore clients/python/tests/test_streams.py
+        one 'regions of GPU memory' python3 -W ignore clients/python/tests/test_gpu_regions.py
         one 'PyTorch operators' python3 -W ignore clients/python/tests/test_torch.py
         one 'the example that compares kernels' python3 -W ignore clients/python/examples/compare_kernels.py
     fi

@@ -70,6 +70,23 @@ expect 'a daemon without a GPU' "not ok a region of GPU memory: this daemon's ba
     "$("$TOOLS/gpu" "$WORK/r" ${stub:+$stub} 1)"
 stop_daemon
 
+# ---- Python's client: where a call's tensors lie, what is refused, and that all is given back
+python=python3
+if ! $python -c 'import numpy' 2>/dev/null; then
+    python=$WORK/env/bin/python
+    python3 -m venv "$WORK/env" >/dev/null 2>&1 && "$WORK/env/bin/pip" install -q --only-binary :all: numpy >/dev/null 2>&1 || python=
+fi
+if [ -n "$python" ]; then
+    if ATTND=$ATTND PYTHONPATH=clients/python ${stub:+env STUB=1} "$python" -W error clients/python/tests/test_gpu_regions.py OfArrays >"$WORK/said" 2>&1; then
+        echo "ok Python's client: $(sed -n 's/^Ran //p' "$WORK/said")"
+    else
+        cat "$WORK/said"
+        echo "not ok Python's client"
+    fi
+else
+    echo "skip Python's client: there is no NumPy, and PyPI is not to be had"
+fi
+
 # ---- clients that are trusted
 trusting() {
     start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" "$@" --set geometry.layers=2 --set geometry.query_heads=32 --set geometry.kv_heads=8 \

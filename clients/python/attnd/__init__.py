@@ -26,7 +26,8 @@ from .errors import (
     PositionError,
     UnsupportedError,
 )
-from .regions import Region
+from .regions import GpuArray, GpuRegion, Region
 from .tensors import bf16
 
-__all__ = [name for name in dir() if not name.startswith('_') and name not in ('client', 'engine', 'errors', 'regions', 'registered', 'tensors')]
+__all__ = [name for name in dir() if not name.startswith('_')
+           and name not in ('client', 'engine', 'errors', 'gpu', 'regions', 'registered', 'tensors')]

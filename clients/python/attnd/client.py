@@ -15,14 +15,16 @@ import weakref
 
 import numpy
 
-from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, taken
-from .errors import Error, error_of
+from . import _library, gpu
+from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream, taken
+from .errors import DeviceError, Error, UnsupportedError, error_of
 from .registered import APPEND, ATTEND, Call, Rings
 from .tensors import TYPE_NAMES, Argument, bf16, empty_like
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
 _BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
 _PAGE = 1000
+_GPU_REGION_BYTES = 64 << 20
 _JSON = 'application/json'
 _TENSORS = 'application/x-safetensors'
 _STREAM = 'application/x-ndjson'
@@ -149,9 +151,11 @@ class Client:
 
     registered: the socket of the daemon's transport.listen, or True: where it says that it is. append() and attend() go by memory that is
     registered with the daemon then, with the same results; all else by HTTP. region_bytes: of the memory that tensors are copied to which
-    are not in a register()ed region."""
+    are not in a register()ed region; gpu_region_bytes: of such memory on a GPU, of which there is one for each GPU that tensors come from;
+    absent: 64 MiB, or half of transport.gpu_bytes."""
 
-    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20):
+    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20,
+                 gpu_region_bytes=None):
         self._unix = address[5:] if address.startswith('unix:') else None
         if self._unix is None:
             url = urllib.parse.urlsplit(address)
@@ -166,6 +170,8 @@ class Client:
         self.orphans = collections.deque()  # sequences that are deleted by the next call
         self._last = None  # of the calls with wait=False
         self._pool = self._rings = None
+        self.gpu_rows = 0  # of a call whose tensors are on a GPU, so that half of the region is enough for them
+        self._reached = {}  # by the number of a GPU: see takes_gpu()
         self.is_closed = False
         info = self._ask('GET', '/v1/info')
         g, backend, limits = info['geometry'], info['backend'], info['limits']
@@ -186,7 +192,10 @@ class Client:
                 raise _invalid('registered: the daemon has no transport.listen')
         if registered:
             path = registered[5:] if registered.startswith('unix:') else registered
-            self._rings = Rings(path, key, self.description, region_bytes, timeout)
+            transport = info.get('transport', {})
+            gpu_region_bytes = gpu_region_bytes or min(_GPU_REGION_BYTES, max(transport.get('gpu_bytes', 0) // 2, 1))
+            self.gpu_rows = min(transport.get('gpu_rows', 0), gpu_region_bytes // 2 // self._row_bytes())
+            self._rings = Rings(path, key, self.description, region_bytes, gpu_region_bytes, timeout)
 
     # ---- HTTP
 
@@ -387,6 +396,8 @@ class Client:
         data, dtype = None, own
         if argument.type == (1, 8):
             dtype = self.description.kv_dtype
+        elif argument.tensor.device_type == _library.CUDA:
+            pass  # nothing is converted there
         elif own == 'f32' and self.description.dtype != 'f32':
             dtype = self.description.dtype
             numbers = numpy.frombuffer(_bytes_of(argument), numpy.float32)
@@ -473,11 +484,46 @@ class Client:
 
     # ---- calls by registered memory
 
-    def register(self, bytes_):
-        """Memory that the daemon reads and writes, for calls without a copy of this side: a Region. Wants `registered`."""
+    def register(self, bytes_, *, device=None):
+        """Memory that the daemon reads and writes, for calls without a copy of this side: a Region. Wants `registered`.
+
+        device: a GPU, by its number here: memory of the daemon's GPU, mapped for this one, which may be the same or another: a GpuRegion."""
+        rings = self._of_rings()
+        return rings.register(bytes_) if device is None else rings.register_on_gpu(bytes_, device)
+
+    def _of_rings(self):
         if self._rings is None:
             raise _invalid('registered: the client was made without it')
-        return self._rings.register(bytes_)
+        return self._rings
+
+    def empty(self, shape, dtype=None, *, device=None):
+        """A new tensor of PyTorch's in memory of the daemon's GPU, which calls use where it is: of 'f32', 'f16', 'bf16', a dtype of PyTorch's,
+        or the geometry's. device: PyTorch's, or a number; the current one. Wants `registered`. GpuRegion.empty() has the rest."""
+        import torch
+
+        index = device if isinstance(device, int) or device is None else torch.device(device).index
+        region = self._of_rings().gpu_region_of(torch.cuda.current_device() if index is None else index)
+        return region.empty(shape, dtype or self.description.dtype)
+
+    def _row_bytes(self):
+        d = self.description
+        return 2 * (d.query_heads + d.kv_heads) * d.head_dim * (4 if d.dtype == 'f32' else 2) + 4 * d.query_heads
+
+    def takes_gpu(self, device):
+        """Whether calls take tensors on a GPU, by its number here: `registered`, a daemon with regions of GPU memory, and a GPU that reaches
+        them. The region for it is made now."""
+        if self._rings is None or not self.gpu_rows:
+            return False
+        if device not in self._reached:
+            try:
+                self._reached[device] = self._rings.gpu_region_of(device) is not None
+            except (UnsupportedError, DeviceError):
+                self._reached[device] = False
+            except Error as e:
+                if e.code != 'forbidden':  # under MPS, by a daemon that trusts nobody
+                    raise
+                self._reached[device] = False
+        return self._reached[device]
 
     def _fill(self, call, sequences, arrays, counts, positions, tokens):
         """Name sequences and tensors; the type of the first one."""
@@ -489,31 +535,58 @@ class Client:
             raise _invalid('token_ids: belongs to k and v, which are missing')
         return kind
 
-    def _attend_by_ring(self, sequences, arrays, layer, counts, positions, tokens, lse, out, dtype, kernel, wait):
-        call = Call(self._rings, ATTEND, layer, kernel)
+    @staticmethod
+    def _stream(call, stream, array):
+        """On which the tensors of a call have been written: PyTorch's current one, or, of others, the default one."""
+        if call.device is None or stream is not None:
+            return stream
+        stream = current_stream(array)
+        return gpu.LEGACY_STREAM if stream is None else stream
+
+    def _append_by_ring(self, sequences, arrays, layer, counts, positions, tokens, wait, stream, retry):
+        call = Call(self._rings, APPEND, layer, retry=retry)
+        self._fill(call, sequences, arrays, counts, positions, tokens)
+        fields = call.build(stream=self._stream(call, stream, arrays['k']))
+        return self._run(lambda: self._rings.call(call, fields) or call.release(), wait)
+
+    def _attend_by_ring(self, sequences, arrays, layer, counts, positions, tokens, lse, out, dtype, kernel, wait, stream, retry):
+        call = Call(self._rings, ATTEND, layer, kernel, retry)
         kind = self._fill(call, sequences, arrays, counts, positions, tokens)
-        fields = call.build(lse, None if out is None else Argument(out, 'out', writes=True))
+        if call.device is not None and dtype is not None and dtype != self.description.dtype:
+            raise _invalid(f'dtype: on a GPU o is of {self.description.dtype}, the geometry\'s')
+        fields = call.build(lse, None if out is None else Argument(out, 'out', writes=True), self._stream(call, stream, arrays['q']))
+        q = arrays['q']
 
         def run():
             self._rings.call(call, fields)
             try:
+                if call.device is not None:
+                    return self._outputs_on_gpu(call, lse, out, hasattr(q, 'new_empty'))
                 if call.in_place:
                     return (out, call.output('lse').copy()) if lse else out
-                return self._arrays(call.output('o'), call.output('lse') if lse else None, arrays['q'], kind, out, dtype)
+                return self._arrays(call.output('o'), call.output('lse') if lse else None, q, kind, out, dtype)
             finally:
                 call.release()
 
         return self._run(run, wait)
 
+    @staticmethod
+    def _outputs_on_gpu(call, lse, out, is_torch):
+        """Outputs in a region of GPU memory, as they are, or in `out`."""
+        if out is not None and not call.in_place:
+            call.copy_out()
+        arrays = [call.array(name) for name in (['o'] if out is None else []) + (['lse'] if lse else [])]
+        results = ([] if out is None else [out]) + [a.torch() if is_torch else a for a in arrays]
+        return tuple(results) if lse else results[0]
+
     # ---- calls
 
-    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True):
-        """As Engine.append()."""
+    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True, stream=None, retry=False):
+        """As Engine.append(). Tensors on a GPU want `registered`: those that lie in a region of GPU memory are used where they are, others
+        are copied into one. What their stream has been given so far is waited for. retry: of such; of others rows that stand are compared
+        always."""
         if self._rings is not None:
-            call = Call(self._rings, APPEND, layer)
-            self._fill(call, sequences, {'k': k, 'v': v}, counts, positions, tokens)
-            fields = call.build()
-            return self._run(lambda: self._rings.call(call, fields) or call.release(), wait)
+            return self._append_by_ring(sequences, {'k': k, 'v': v}, layer, counts, positions, tokens, wait, stream, retry)
         tensors = _Tensors()
         shape, _ = self._value(tensors, 'k', k)
         self._value(tensors, 'v', v)
@@ -522,10 +595,12 @@ class Client:
         return self._run(lambda: self._compute('/v1/append', parameters, tensors) and None, wait)
 
     def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
-               dtype=None, kernel=0, wait=True):
-        """As Engine.attend()."""
+               dtype=None, kernel=0, wait=True, stream=None, retry=False):
+        """As Engine.attend(). Tensors on a GPU: as in append(); o and lse are complete on return, for any stream, and new ones lie in the
+        region, whose memory they take as long as somebody has them."""
         if self._rings is not None:
-            return self._attend_by_ring(sequences, {'q': q, 'k': k, 'v': v}, layer, counts, positions, tokens, lse, out, dtype, kernel, wait)
+            return self._attend_by_ring(sequences, {'q': q, 'k': k, 'v': v}, layer, counts, positions, tokens, lse, out, dtype, kernel, wait, stream,
+                                        retry)
         tensors = _Tensors()
         shape, kind = self._value(tensors, 'q', q)
         for name, array in (('k', k), ('v', v)):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registered memory with a daemon: appends and attends by a ring in shared memory (docs/TRANSPORTS.md), for Client.
 
+Tensors of a call lie in host memory, or on one GPU: in a region of such memory, where they are or as a copy. Lists are in host memory always.
+A GPU's stream is waited for before the call is put, as the daemon's knows nothing of it; when the completion is there outputs are.
+
 Memory order. This is for x86-64, where stores are seen in the order in which they were made, and loads are made in order: a call is written
 before the index that counts it, and a completion read after it. What x86-64 does move is a load ahead of an earlier store. That
 matters twice: `asleep` must be read after the index was written, for which a lock is taken and given back, an instruction with the prefix
@@ -22,13 +25,14 @@ import weakref
 
 import numpy
 
+from . import _library, gpu
 from .engine import _invalid
 from .errors import ForkedError, UnsupportedError, error_of
-from .regions import Region
+from .regions import GpuRegion, Region
 from .tensors import TYPE_NAMES, bf16
 
 _VERSION = 1
-_HELLO, _REGION, _CLOSE_REGION = 1, 2, 4
+_HELLO, _REGION, _CLOSE_REGION, _GPU_REGION = 1, 2, 4, 6
 _MESSAGE = struct.Struct('<IIQII228sI')
 _ANSWER = struct.Struct('<IIIIQ32s264s')
 _CALL = struct.Struct('<QIIIIIIIIIIQQQQQQQQQQ')
@@ -36,9 +40,11 @@ _COMPLETION = struct.Struct('<QIIddQ32s184s')
 _CALLS, _RING_BYTES = 64, 28672
 _CALLS_AT, _COMPLETIONS_AT = 4096, 12288
 _WORDS = ('calls_tail', 'calls_head', 'asleep', 'done_tail', 'done_head', 'waiting')
+_CUDA_HOST = 3  # DLPack's kDLCUDAHost
 _NONE, _ALL = 2**64 - 1, 2**32 - 1
 APPEND, ATTEND = 1, 2
 _SYS_FUTEX, _FUTEX_WAIT = 202, 0
+_GPU_ALIGNMENT = 8  # of tensors in a region of GPU memory
 _LOOK_S = 0.00005  # at the ring, before it sleeps
 _SLEEP_S = 1  # between two looks whether the daemon is there
 
@@ -54,12 +60,14 @@ def _text(bytes_):
 class Call:
     """An append or attend that is being made: it takes what a body of HTTP's would."""
 
-    def __init__(self, rings, kind, layer, kernel=0):
-        self._rings, self.kind, self.kernel = rings, kind, kernel
+    def __init__(self, rings, kind, layer, kernel=0, retry=False):
+        self._rings, self.kind, self.kernel, self.retry = rings, kind, kernel, retry
         self.layer = layer
+        self.device = None  # the GPU of its tensors, by its number here; None: they are in host memory
         self.lists = {}
         self.values = {}  # name: (dtype, shape, address, bytes, what keeps them)
-        self.region, self._taken = None, []
+        self.region = self.gpu_region = None
+        self._taken = []  # pieces: (region, offset, bytes)
 
     def integers(self, name, values, length=None):
         if values is None:
@@ -74,16 +82,25 @@ class Call:
         self.lists[name] = values.astype(numpy.uint64 if name == 'sequences' else numpy.uint32)
 
     def value(self, name, dtype, argument, data):
-        """q, k or v: an Argument in host memory, or other bytes of its shape."""
+        """q, k or v: an Argument in host memory or on a GPU, or other bytes of its shape."""
         t = argument.tensor
+        device = self._device_of(name, argument)
+        if self.values and device != self.device:
+            raise _invalid(f'{name}: lies {_place(device)}, and {next(iter(self.values))} {_place(self.device)}: tensors of a call lie together')
+        self.device = device
         if data is None:
-            if t.device_type not in (1, 3):
-                raise _invalid('tensors on a device cannot be sent: copy them to host memory')
             n = math.prod(argument.shape) * (t.dtype_bits // 8)
             self.values[name] = dtype, argument.shape, t.data + t.byte_offset, n, argument
         else:
             keep = numpy.frombuffer(data, numpy.uint8)
             self.values[name] = dtype, argument.shape, keep.ctypes.data, len(data), keep
+
+    @staticmethod
+    def _device_of(name, argument):
+        t = argument.tensor
+        if t.device_type not in (_library.HOST, _library.CUDA, _CUDA_HOST):
+            raise _invalid(f'{name}: is on a device that is neither the host nor a GPU of NVIDIA\'s')
+        return t.device_id if t.device_type == _library.CUDA else None
 
     def _check(self, rows):
         """Shapes and types, which the daemon cannot see."""
@@ -104,45 +121,111 @@ class Call:
             if len(self.values['k'][1]) == 4 and self.layer is not None:
                 raise _invalid('layer: goes with k and v of one layer, and these have all')
 
-    def _room(self, n):
-        at = self.region.take(n)
+    def _room(self, region, n):
+        at = region.take(n, self.stream)
         if at is None:
-            self.release()
-            raise error_of({'code': 'busy', 'detail': f'the region of {self.region.bytes} bytes has no {n} more for this call: register() a larger one'})
-        self._taken.append((at, n))
+            raise error_of({'code': 'busy', 'detail': f'the region of {region.bytes} bytes has no {n} more for this call: register() a larger one'})
+        self._taken.append((region, at, n))
         return at
 
     def _place(self, address, n):
-        """Where the daemon finds bytes: where they are, or a copy."""
+        """Where the daemon finds bytes of host memory: where they are, or a copy."""
         at = self.region.offset_of(address, n)
         if at is None:
-            at = self._room(n)
+            at = self._room(self.region, n)
             ctypes.memmove(self.region.address + at, address, n)
         return at
 
-    def build(self, lse=False, out=None):
-        """Place everything in a region; what _Rings.call() writes down. `out`: an Argument into which o is written if it lies there."""
+    def _place_on_gpu(self, address, n):
+        """Likewise on a GPU, whose stream makes the copy."""
+        at = self.gpu_region.offset_of(address, n)
+        if at is None or at % _GPU_ALIGNMENT:
+            at = self._room(self.gpu_region, n)
+            if n:
+                gpu.driver().copy(self.gpu_region.address + at, address, n, self.stream)
+        return at
+
+    def build(self, lse=False, out=None, stream=None):
+        """Place everything in a region; what _Rings.call() writes down. `out`: an Argument into which o is written. `stream`: that of tensors on
+        a GPU, on which they will have been written; it is waited for."""
         d = self._rings.description
+        self._rings.check()
         n = len(self.lists['sequences'])
         rows = int(self.lists['counts'].sum()) if 'counts' in self.lists else n
         self._check(rows)
-        first = next(iter(self.values.values()))
-        self.region = self._rings.region_of(first[2], first[3])
-        at = {name: self._place(a.ctypes.data, a.nbytes) for name, a in self.lists.items() if len(a)}
-        at.update({name: self._place(address, size) for name, (_, _, address, size, _) in self.values.items()})
+        self.o_shape, self.out, self.stream = (rows, d.query_heads, d.head_dim), out, stream
+        try:
+            at = self._build_lists()
+            at.update(self._tensors(lse) if self.device is None else self._tensors_on_gpu(lse))
+        except BaseException:
+            self.release(stream)  # which may have copies under way
+            raise
         layer = _ALL if self.kind == APPEND and len(self.values['k'][1]) == 4 else self.layer or 0
-        self.o_shape = (rows, d.query_heads, d.head_dim)
-        if self.kind == ATTEND:
-            size = math.prod(self.o_shape) * (4 if d.dtype == 'f32' else 2)
-            here = None if out is None else self.region.offset_of(out.tensor.data + out.tensor.byte_offset, size)
-            self.in_place = here is not None and out.shape == self.o_shape and d.dtype == TYPE_NAMES.get(out.type)
-            at['o'] = here if self.in_place else self._room(size)
-            if lse:
-                at['lse'] = self._room(rows * d.query_heads * 4)
         self.at = at
         stored = 'k' in self.values and self.values['k'][0] != d.dtype
-        return (self.kind, self.region.number, layer, self.kernel, int(stored), 0, n, rows, len(self.lists.get('token_ids', ())), 0,
-                *(at.get(x, _NONE) for x in ('sequences', 'counts', 'positions', 'token_ids', 'q', 'k', 'v', 'o', 'lse')), 0)
+        tensors = 0 if self.gpu_region is None else self.gpu_region.number + 1
+        return (self.kind, self.region.number, layer, self.kernel, int(stored), 0, n, rows, len(self.lists.get('token_ids', ())), tensors,
+                *(at.get(x, _NONE) for x in ('sequences', 'counts', 'positions', 'token_ids', 'q', 'k', 'v', 'o', 'lse')), int(self.retry))
+
+    def _build_lists(self):
+        _, _, address, size, _ = next(iter(self.values.values()))
+        self.region = self._rings.region_of(address, size)
+        return {name: self._place(a.ctypes.data, a.nbytes) for name, a in self.lists.items() if len(a)}
+
+    def _o_bytes(self):
+        return math.prod(self.o_shape) * (4 if self._rings.description.dtype == 'f32' else 2)
+
+    def _lse_bytes(self):
+        return math.prod(self.o_shape[:2]) * 4
+
+    def _tensors(self, lse):
+        d, out = self._rings.description, self.out
+        at = {name: self._place(address, size) for name, (_, _, address, size, _) in self.values.items()}
+        if self.kind == ATTEND:
+            here = None if out is None else self.region.offset_of(out.tensor.data + out.tensor.byte_offset, self._o_bytes())
+            self.in_place = here is not None and out.shape == self.o_shape and d.dtype == TYPE_NAMES.get(out.type)
+            at['o'] = here if self.in_place else self._room(self.region, self._o_bytes())
+            if lse:
+                at['lse'] = self._room(self.region, self._lse_bytes())
+        return at
+
+    def _choose_gpu_region(self):
+        """All tensors have to be in one: that in which most of their bytes are."""
+        out = self.out
+        if out is not None and self._device_of('out', out) != self.device:
+            raise _invalid(f'out: lies {_place(self._device_of("out", out))}, and q {_place(self.device)}: tensors of a call lie together')
+        if out is not None and (out.shape != self.o_shape or TYPE_NAMES.get(out.type) != self._rings.description.dtype):
+            raise _invalid(f'out: wants {self._rings.description.dtype} {list(self.o_shape)}, has {TYPE_NAMES.get(out.type)} {list(out.shape)}')
+        spans = [(address, size) for _, _, address, size, _ in self.values.values()]
+        if out is not None:
+            spans.append((out.tensor.data + out.tensor.byte_offset, self._o_bytes()))
+        self.gpu_region = self._rings.gpu_region_of(self.device, spans)
+
+    def _tensors_on_gpu(self, lse):
+        self._choose_gpu_region()
+        with gpu.driver().on(self.device):
+            at = {name: self._place_on_gpu(address, size) for name, (_, _, address, size, _) in self.values.items()}
+            if self.kind == ATTEND:
+                here = None if self.out is None else self.gpu_region.offset_of(self.out.tensor.data + self.out.tensor.byte_offset, self._o_bytes())
+                self.in_place = here is not None and here % _GPU_ALIGNMENT == 0
+                at['o'] = here if self.in_place else self._room(self.gpu_region, self._o_bytes())
+                if lse:
+                    at['lse'] = self._room(self.gpu_region, self._lse_bytes())
+            gpu.driver().wait(self.stream)  # of pieces that were taken other threads' work on it may have been the last user
+        return at
+
+    def array(self, name):
+        """o or lse of a call on a GPU, as a GpuArray, whose the piece is then."""
+        size = self._o_bytes() if name == 'o' else self._lse_bytes()
+        self._taken.remove((self.gpu_region, self.at[name], size))
+        shape, dtype = (self.o_shape, self._rings.description.dtype) if name == 'o' else (self.o_shape[:2], 'f32')
+        return self.gpu_region.array(shape, dtype, self.stream, self.at[name])
+
+    def copy_out(self):
+        """o to `out`, on the stream, which is waited for: the piece may be another call's then."""
+        with gpu.driver().on(self.device):
+            gpu.driver().copy(self.out.tensor.data + self.out.tensor.byte_offset, self.gpu_region.address + self.at['o'], self._o_bytes(), self.stream)
+            gpu.driver().wait(self.stream)
 
     def output(self, name):
         """o or lse, as an array that is in the region until release()."""
@@ -153,19 +236,25 @@ class Call:
         result = self.region.view(self.at[name], n).view(kind).reshape(shape)
         return result.view(bf16) if name == 'o' and d.dtype == 'bf16' else result
 
-    def release(self):
-        for at, n in self._taken:
-            self.region.give(at, n)
+    def release(self, stream=None):
+        """stream: on a GPU, one that may still use the pieces."""
+        for region, at, n in self._taken:
+            region.give(at, n, stream)
         self._taken = []
+
+
+def _place(device):
+    return 'in host memory' if device is None else f'on GPU {device}'
 
 
 class Rings:
     """A client's ring and regions. Threads may share it."""
 
-    def __init__(self, path, key, description, region_bytes, timeout):
+    def __init__(self, path, key, description, region_bytes, gpu_region_bytes, timeout):
         if platform.machine() != 'x86_64':
             raise UnsupportedError({'code': 'unsupported', 'detail': 'registered memory from Python is for x86-64: use HTTP here'})
-        self.description, self._timeout, self._region_bytes = description, timeout, region_bytes
+        self.description, self._timeout = description, timeout
+        self._region_bytes, self._gpu_region_bytes = region_bytes, gpu_region_bytes
         self._process = os.getpid()
         self._talking, self._putting, self._fence = threading.Lock(), threading.Lock(), threading.Lock()
         self._slots = threading.BoundedSemaphore(_CALLS)
@@ -173,7 +262,8 @@ class Rings:
         self._looked_at = False  # some thread waits at the ring, for all
         self._done, self._late = {}, {}
         self._tail = self._head = self._tag = 0
-        self.regions = []
+        self.regions, self.gpu_regions = [], []
+        self._making = threading.Lock()  # a region of GPU memory
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(timeout)
         try:
@@ -215,17 +305,41 @@ class Rings:
             raise error_of({'code': _text(code), 'status': status, 'detail': _text(detail)})
         return (region, size), list(fds)
 
+    def check(self):
+        """Whether calls may be made."""
+        if self._process != os.getpid():
+            raise ForkedError({'code': 'forked', 'detail': 'the ring belongs to the process that has forked this one'})
+        if self._bell < 0:
+            raise _invalid('the client is closed')
+
     def register(self, n):
+        self.check()
         (number, size), (fd,) = self._ask(_REGION, n)
         region = Region(self, number, mmap.mmap(fd, size), size)
         os.close(fd)
         self.regions.append(region)
         return region
 
+    def register_on_gpu(self, n, device):
+        """Memory of the daemon's GPU, mapped for one of this process."""
+        self.check()
+        gpu.driver()  # whose absence is said first
+        (number, size), (fd,) = self._ask(_GPU_REGION, n)
+        try:
+            region = GpuRegion(self, number, fd, size, device)
+        except BaseException:
+            self._ask(_CLOSE_REGION, region=number)
+            raise
+        finally:
+            os.close(fd)
+        self.gpu_regions.append(region)
+        return region
+
     def close_region(self, region):
-        if region in self.regions:
-            self.regions.remove(region)
-            self._ask(_CLOSE_REGION, region=region.number)
+        for regions in (self.regions, self.gpu_regions):
+            if region in regions:
+                regions.remove(region)
+                self._ask(_CLOSE_REGION, region=region.number)
 
     def region_of(self, address, n):
         """The region in which memory lies; else one that is open, made now if there is none."""
@@ -235,7 +349,20 @@ class Rings:
         with self._looking:
             return self.regions[0] if self.regions else self.register(self._region_bytes)
 
+    def gpu_region_of(self, device, spans=()):
+        """The region of a GPU in which most bytes of these lie: (address, bytes); else the first one, made now if there is none."""
+        best = max((r for r in self.gpu_regions if r.device == device), default=None,
+                   key=lambda r: sum(n for address, n in spans if r.offset_of(address, n) is not None))
+        if best is not None:
+            return best
+        with self._making:
+            best = next((r for r in self.gpu_regions if r.device == device), None)
+            return best or self.register_on_gpu(self._gpu_region_bytes, device)
+
     def close(self):
+        for region in self.regions + self.gpu_regions:
+            region.end()
+        self.regions, self.gpu_regions = [], []
         _close(self._socket, self._bell)
         self._bell = -1
 
@@ -243,10 +370,7 @@ class Rings:
 
     def call(self, call, fields):
         """Put a call and wait for it; its memory is not used any more then, but for outputs, or is given back later."""
-        if self._process != os.getpid():
-            raise ForkedError({'code': 'forked', 'detail': 'the ring belongs to the process that has forked this one'})
-        if self._bell < 0:
-            raise _invalid('the client is closed')
+        self.check()
         self._slots.acquire()
         with self._putting:
             self._tag += 1

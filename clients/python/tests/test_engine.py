@@ -272,7 +272,8 @@ class Daemon:
         self.folder = tempfile.TemporaryDirectory()
         file = os.path.join(self.folder.name, 'config.json')
         with open(file, 'w') as f:
-            json.dump({**config, 'listen': f'unix:{self.folder.name}/socket', 'transport': {'listen': f'unix:{self.folder.name}/rings'}}, f)
+            transport = {**config.get('transport', {}), 'listen': f'unix:{self.folder.name}/rings'}
+            json.dump({**config, 'listen': f'unix:{self.folder.name}/socket', 'transport': transport}, f)
         self.log = open(os.path.join(self.folder.name, 'log'), 'w+')
         self.process = subprocess.Popen([os.environ['ATTND'], '--config', file], stderr=self.log)
         log = pathlib.Path(self.log.name)
