@@ -455,11 +455,19 @@ class Client:
                 self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='attnd')
             last = self._last
             if not wait:
-                self._last = self._pool.submit(call)
-                return RemoteTicket(self._last)
+                last = self._last = self._pool.submit(call)
+        if not wait:
+            last.add_done_callback(self._forget)
+            return RemoteTicket(last)
         if last is not None:
             concurrent.futures.wait([last])
         return call()
+
+    def _forget(self, future):
+        """Keep no outputs of a call that is done: they may lie in a region."""
+        with self._lock:
+            if self._last is future:
+                self._last = None
 
     def _layer(self, layer, all_layers=False):
         if layer is None and not all_layers and self.description.layers > 1:
