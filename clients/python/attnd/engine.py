@@ -280,6 +280,15 @@ class Engine:
             if ticket() is None and self._call('poll', number, None) != _library.PENDING:
                 self._forget(number)
 
+    def takes_gpu(self, device):
+        """Whether calls take tensors on a GPU, by its number, where they are."""
+        return self.description.gpu == device
+
+    @property
+    def gpu_rows(self):
+        """Of a call whose tensors are there, at most."""
+        return self.description.stream_rows
+
     @property
     def is_closed(self):
         return self._a is None

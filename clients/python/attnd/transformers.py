@@ -23,8 +23,9 @@ from transformers import cache_utils
 from transformers.generation import utils as generation_utils
 
 from . import _library
+from .client import Client
 from .engine import Engine, current_stream
-from .errors import UnsupportedError
+from .errors import BusyError, UnsupportedError
 from .tensors import TORCH_TYPES
 
 NAME = 'attnd'
@@ -387,13 +388,13 @@ def _pieces(counts, most):
 def _calls(engine, ids, counts, device):
     """The calls that rows of sequences take: their rows as a slice, the sequences, and rows of each."""
     most = engine.description.rows_per_call
-    for call in _pieces(counts, min(most, engine.description.stream_rows) if device.type == 'cuda' else most):
+    for call in _pieces(counts, min(most, engine.gpu_rows) if device.type == 'cuda' else most):
         yield slice(call[0][1], call[-1][2]), [ids[i] for i, _, _ in call], [end - first for _, first, end in call]
 
 
 def _takes(engine, device):
     """Whether an engine takes tensors where they are; else they go by way of host memory."""
-    return device.type == 'cpu' or (device.type == 'cuda' and getattr(engine.description, 'gpu', None) == device.index)
+    return device.type == 'cpu' or (device.type == 'cuda' and engine.takes_gpu(device.index))
 
 
 def _rows(engine, x):
@@ -401,6 +402,16 @@ def _rows(engine, x):
     x = x.detach().transpose(1, 2)
     x = x.reshape(-1, *x.shape[2:]).contiguous()
     return x if _takes(engine, x.device) else x.cpu()
+
+
+def _output(engine, q):
+    """An array for o: in the memory of a daemon's GPU if q is small, so that it is not copied out of there."""
+    if isinstance(engine, Client) and q.is_cuda and len(q) <= engine.gpu_rows:
+        try:
+            return engine.empty(q.shape, q.dtype, device=q.device)
+        except BusyError:
+            pass
+    return torch.empty_like(q)
 
 
 def _attend(engine, layer, ids, counts, q, k, v, out):
@@ -447,7 +458,7 @@ def _compute(engine, layer, ids, query, key, value, attention_mask, first):
     q, k, v = _rows(engine, query), _rows(engine, key), _rows(engine, value)
     keep, counts = _padding(attention_mask, batch, tokens, first)
     if keep is None:
-        out = torch.empty_like(q)
+        out = _output(engine, q)
         _attend(engine, layer, ids, counts, q, k, v, out)
         return out.view(batch, tokens, heads, dim).to(query.device)
     keep = keep.to(q.device)

@@ -246,6 +246,10 @@ class OfArrays(OfRegions):
         self.assertEqual(len({o.address for o in outputs}), 70)
         for o in outputs:
             self.is_right(self.read(o), self.client.attend(self.ids[1], q, k=k, v=v, layer=0))
+        self.client._pool.shutdown()  # whose thread had the last one
+        del o, outputs, tickets
+        region = self.client._rings.gpu_regions[0]
+        region.array(region.bytes, 'u8')  # nobody else keeps outputs
 
     def test_what_is_wrong_is_said(self):
         q, k, v = self.call_of(2)
@@ -622,6 +626,38 @@ class OfTensors(OfRegions):
         o = torch.from_dlpack(self.client.attend(self.ids[0], q, k=k, v=v, layer=0))
         self.same(o, self.client.attend(self.ids[1], *(torch.from_dlpack(x).cpu() for x in (q,)), k=torch.from_dlpack(k).cpu(),
                                         v=torch.from_dlpack(v).cpu(), layer=0))
+
+
+    def test_a_model_keeps_its_tensors_on_the_gpu(self):
+        """A small random Llama through the daemon: the tokens of the same model whose tensors go by way of host memory."""
+        try:
+            import transformers
+
+            import attnd.transformers
+        except ImportError as e:
+            self.skipTest(f'transformers is not installed: {e}')
+        config = transformers.LlamaConfig(vocab_size=320, hidden_size=QUERY_HEADS * DIM, intermediate_size=96, num_hidden_layers=LAYERS,
+                                          num_attention_heads=QUERY_HEADS, num_key_value_heads=KV_HEADS, head_dim=DIM,
+                                          max_position_embeddings=1024, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        model = transformers.LlamaForCausalLM(config).to(torch.bfloat16).to(f'cuda:{DEVICE}').eval()
+        prompts = torch.randint(3, 320, (3, 70), device=model.device)
+        padding = torch.ones_like(prompts)
+        padding[0, :30] = 0
+        asked = {'attention_mask': padding, 'max_new_tokens': 24, 'do_sample': False}
+        attnd.transformers.use(model, engine=self.client)
+        before = len(self.puts)
+        on_gpu = model.generate(prompts, **asked)
+        self.assertEqual({p['tensors'] for p in self.puts[before:]}, {self.region().number + 1})
+        beams = model.generate(prompts[:1], max_new_tokens=12, do_sample=False, num_beams=3)
+        self.client.gpu_rows, rows = 60, self.client.gpu_rows  # prompts are cut
+        self.assertEqual(model.generate(prompts, **asked).tolist(), on_gpu.tolist())
+        self.client.gpu_rows = rows
+        with unittest.mock.patch.object(attnd.Client, 'takes_gpu', lambda client, device: False):
+            before = len(self.puts)
+            self.assertEqual(model.generate(prompts, **asked).tolist(), on_gpu.tolist())
+            self.assertEqual({p['tensors'] for p in self.puts[before:]}, {0})
+            self.assertEqual(model.generate(prompts[:1], max_new_tokens=12, do_sample=False, num_beams=3).tolist(), beams.tolist())
+        self.assertEqual(self.client.stats().sequences, len(self.ids))
 
 
 @unittest.skipIf(torch is None or STUB or torch.cuda.device_count() < 2, 'there are not two GPUs')
