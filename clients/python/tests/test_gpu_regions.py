@@ -274,18 +274,22 @@ class OfArrays(OfRegions):
                 http.append(self.ids[0], *on_gpu[1:], layer=0)
             with self.assertRaisesRegex(attnd.InvalidError, 'made without it'):
                 http.register(1, device=0)
+        all_k, all_v = (Elsewhere(self.memory, attnd.bf16(numpy.stack([x.view(numpy.ndarray)] * LAYERS))) for x in (k, v))
+        self.client.append(self.ids[0], all_k, all_v, stream=0)
+        with self.assertRaisesRegex(attnd.ConflictError, 'stand already: a retry has to be asked for'):
+            attend(positions=[0])
+        with self.assertRaises(attnd.PositionError):
+            attend(positions=[3])
         if not STUB:
-            attend()
-            with self.assertRaises(attnd.PositionError):
-                attend(positions=[1])
+            attend(positions=[0], retry=True)
             k_wrong = k.copy()
             k_wrong[1, 1, 3] = 0x7FC0
             with self.assertRaisesRegex(attnd.InvalidError, 'not finite'):
                 attend(k=Elsewhere(self.memory, k_wrong))
             with self.assertRaisesRegex(attnd.InvalidError, 'void'):
                 attend()
-            self.assertEqual(self.client.look(self.ids[0]).lengths[0], 2)
-            attend(positions=[0], retry=True)
+            self.assertEqual(self.client.look(self.ids[0]).lengths, [2] * LAYERS)
+            attend()
         region = self.client._rings.gpu_region_of(DEVICE)
         region.array(region.bytes, 'u8')  # nothing was kept
 
@@ -355,8 +359,9 @@ class OfArrays(OfRegions):
         region.close()
         del client, region
         gc.collect()
-        self.assertEqual(len(os.listdir('/proc/self/fd')), before)
-        self.assertEqual(self.maps() > 0, STUB)
+        if STUB:  # a driver has descriptors of its own
+            self.assertEqual(len(os.listdir('/proc/self/fd')), before)
+            self.assertEqual(self.maps(), 2)  # self.client's, and that of the array
         del array
         self.client.close()
         gc.collect()
@@ -514,21 +519,7 @@ class OfTensors(OfRegions):
                 continue
             with torch.cuda.stream(choose.choice(streams)):
                 for layer in range(LAYERS):
-                    of = self.call_of(sum(counts))
-                    on_host = [x.cpu() for x in of]
-                    if choose.random() < 0.5:
-                        there = [self.client.empty(x.shape) for x in of]
-                        for x, y in zip(there, of):
-                            x.copy_(y)
-                        of = there
-                    out = choose.choice([None, torch.empty_like(of[0]), self.client.empty(of[0].shape)])
-                    o, lse = self.client.attend([a for a, _ in named], of[0], k=of[1], v=of[2], layer=layer, counts=counts, lse=True, out=out)
-                    self.assertTrue(out is None or o is out)
-                    self.assertEqual((o.device.index, lse.device.index, lse.dtype), (DEVICE, DEVICE, torch.float32))
-                    o2, lse2 = self.client.attend([b for _, b in named], on_host[0], k=on_host[1], v=on_host[2], layer=layer, counts=counts,
-                                                  lse=True)
-                    self.same(o, o2)
-                    self.same(lse, lse2)
+                    self.step_on_both(choose, named, counts, layer)
                     checked += 1
         self.assertGreater(checked, 40)
         for pair in pairs:
@@ -536,9 +527,21 @@ class OfTensors(OfRegions):
             self.assertEqual(a, b)
             for id in pair:
                 self.client.delete(id)
-        del o, lse, out, of
         gc.collect()
         self.region().array(self.region().bytes, 'u8')  # all pieces are free again
+
+    def step_on_both(self, choose, named, counts, layer):
+        of = self.call_of(sum(counts))
+        on_host = [x.cpu() for x in of]
+        if choose.random() < 0.5:
+            of = [self.client.empty(x.shape).copy_(x) for x in of]
+        out = choose.choice([None, torch.empty_like(of[0]), self.client.empty(of[0].shape)])
+        o, lse = self.client.attend([a for a, _ in named], of[0], k=of[1], v=of[2], layer=layer, counts=counts, lse=True, out=out)
+        self.assertTrue(out is None or o is out)
+        self.assertEqual((o.device.index, lse.device.index, lse.dtype), (DEVICE, DEVICE, torch.float32))
+        o2, lse2 = self.client.attend([b for _, b in named], on_host[0], k=on_host[1], v=on_host[2], layer=layer, counts=counts, lse=True)
+        self.same(o, o2)
+        self.same(lse, lse2)
 
     def test_appends_of_all_layers(self):
         k, v = (self.tensor(LAYERS, 50, KV_HEADS, DIM) for _ in range(2))
@@ -591,9 +594,10 @@ class OfTensors(OfRegions):
             read = o.clone()
             at = o.data_ptr()
             del o
-        more = self.client.empty((1, QUERY_HEADS, DIM))
-        self.assertEqual(more.data_ptr(), at)
-        more.zero_()
+        more = [self.client.empty((1, QUERY_HEADS, DIM)) for _ in range(4)]
+        self.assertIn(at, [x.data_ptr() for x in more])
+        for x in more:
+            x.zero_()
         torch.cuda.synchronize()
         self.same(read, expected)
 
