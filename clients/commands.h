@@ -11,6 +11,10 @@ extern const struct command_info top_info;
 extern const struct command_info tour_info;
 /* run.c */
 extern const struct command_info run_info;
+/* sweep.c */
+extern const struct command_info sweep_info;
+/* compare.c */
+extern const struct command_info compare_info;
 /* workloads.c */
 extern const struct command_info workloads_info;
 /* status.c */

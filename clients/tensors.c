@@ -30,6 +30,15 @@ enum exit_code model_fetch(const struct command *c, struct model *m)
     snprintf(m->dtype, sizeof m->dtype, "%s", answer_text(info, "geometry.dtype"));
     snprintf(m->layout, sizeof m->layout, "%s", answer_text(info, "geometry.layout"));
     snprintf(m->backend, sizeof m->backend, "%s", answer_text(info, "backend.name"));
+    const cJSON *window;
+    m->scale = answer_number(info, "geometry.scale");
+    m->is_plain = strcmp(m->dtype, answer_text(info, "geometry.kv_dtype")) == 0 &&
+                  answer_number(info, "geometry.softcap") == 0 &&
+                  !cJSON_IsTrue(answer_at(info, "geometry.sinks")) &&
+                  !cJSON_IsTrue(answer_at(info, "geometry.alibi"));
+    cJSON_ArrayForEach (window, answer_at(info, "geometry.window")) {
+        m->is_plain &= window->valuedouble == 0;
+    }
     cJSON_Delete(info);
     if (m->layers && m->kv_heads && m->query_heads && m->head_dim && m->block_size)
         return EXIT_OK;

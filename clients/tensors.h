@@ -31,6 +31,8 @@ struct model {
     uint32_t layers, query_heads, kv_heads, head_dim, block_size;
     uint64_t body_bytes, rows_per_call, kv_range_tokens, blocks, sequence_tokens, bytes_per_block;
     char dtype[8], layout[8], backend[16];
+    double scale;
+    bool is_plain; /* no window, softcap, sinks or slopes, and K and V are stored as they come */
 };
 
 /* model_fetch: ask for it; the exit code, said why. */
