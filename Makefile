@@ -81,8 +81,8 @@ UNIT_SOURCES := $(wildcard tests/unit/*.c)
 BENCH_SOURCES := $(wildcard tests/bench/*.c)
 CONFORMANCE_SOURCES := $(wildcard tests/conformance/*.c)
 SIMULATION_SOURCES := $(wildcard tests/simulation/*.c)
-SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/browser/*.sh tests/bench/*.sh clients/bench/*.sh tests/cuda/*.sh \
-           scripts/*.sh packaging/debian/post* packaging/debian/pre*)
+SCRIPTS := bootstrap .ci/run $(wildcard tests/*.sh tests/integration/*.sh tests/browser/*.sh tests/bench/*.sh clients/bench/*.sh \
+           clients/completion/*.bash tests/cuda/*.sh scripts/*.sh packaging/debian/post* packaging/debian/pre*)
 
 comma := ,
 object = $(patsubst %.c,$(B)/obj/%.o,$(1))

@@ -216,7 +216,7 @@ static const struct command_option options[] = {
     {"watch", NULL, "again and again; what has changed is reversed"},
     {"interval", "SECONDS", "between two looks (0.5)"},
     {"from", "BLOCK", "the first one (0)"},
-    {"count", "N", "so many (all), without --watch"},
+    {"count", "N", "how many (all), without --watch"},
     {0}};
 
 const struct command_info blocks_info = {

@@ -279,25 +279,22 @@ static int run(const struct command *c)
 
 static const struct command_verb verbs[] = {
     {"", "FILE", 0, 1, "the workload of a JSON file, - for standard input", run},
-    {"", "--shape NAME [OPTION]...", 0, 1,
-     "drawn like a trace: azure-conv, azure-code, mooncake-conv,\n"
-     "           arxiv-summary",
-     run},
+    {"", "--shape NAME [OPTION]...", 0, 1, "requests that are drawn like those of a trace", run},
     {"", "--trace FILE [OPTION]...", 0, 1, "Azure's CSV, or Mooncake's JSON lines (*.jsonl, *.ndjson)", run},
     {0}};
 static const struct command_option options[] = {
-    {"shape", "NAME", "draw requests like those of a trace"},
-    {"trace", "FILE", "take them as they are"},
-    {"count", "N", "requests"},
+    {"shape", "NAME", "azure-conv, azure-code, mooncake-conv, arxiv-summary"},
+    {"trace", "FILE", "requests as they are in this file"},
+    {"count", "N", "requests (of a trace: all)"},
     {"seed", "N", "another one draws others"},
     {"length-scale", "F", "times all lengths"},
     {"time-scale", "F", "times all gaps between arrivals"},
     {"verify", "ROWS", "outputs to be computed again in double precision"},
-    {"prefill", "append|attend", "attend: outputs for prompts, too"},
+    {"prefill", "append|attend", "attend computes outputs for prompts, too"},
     {"sharing", "auto|on|off", "whether rows read common blocks together"},
-    {"prefix-share", "FRACTION:TOKENS", "of the requests have a common prefix"},
-    {"fork-share", "FRACTION:COUNT[:AT]", "of them fork, at a token"},
-    {"arrival-rate", "F", "a second, with --shape"},
+    {"prefix-share", "FRACTION:TOKENS", "so many of the requests begin with the same tokens"},
+    {"fork-share", "FRACTION:COUNT[:AT]", "so many fork, at a token (the end of the prompt)"},
+    {"arrival-rate", "F", "requests a second, with --shape"},
     {"arrival-cv", "F", "variation of the gaps, with --shape"},
     {"deadline", "SECONDS", "after which it is cancelled"},
     {0}};

@@ -435,7 +435,7 @@ static int run_tour(const struct command *c)
 
 static const struct command_verb verbs[] = {{"", "[OPTION]...", 0, 0, NULL, run_tour}, {0}};
 static const struct command_option options[] = {
-    {"own", NULL, "start a daemon of 16 blocks for it, instead of the one at --url"},
+    {"own", NULL, "start a daemon of 16 blocks, not the one at --url"},
     {"attnd", "PATH", "of --own: the daemon (beside attnctl, or in $PATH)"},
     {"no-wait", NULL, "do not wait for Enter between the steps"},
     {"keep", NULL, "leave its sequences"},
@@ -446,5 +446,5 @@ const struct command_info tour_info = {
     .text = "six steps through paging, each a call and the block tables",
     .verbs = verbs,
     .options = options,
-    .more = "create, append, fork, write, share, preempt. The calls are lines for a shell; jq makes\n"
-            "their numbers. [3 2/4 x2]: block 3, 2 of its 4 tokens filled, held by two sequences."};
+    .more = "create, append, fork, write, share, preempt. The calls are lines for a shell; jq\n"
+            "makes their numbers. [3 2/4 x2]: block 3, 2 of its 4 tokens filled, held by two."};

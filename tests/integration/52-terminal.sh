@@ -45,6 +45,41 @@ stats --json=1|there is no value to --json=1 (attnctl stats --help says what it 
 move 1|move wants --to URL, and ids or --all (--help lists the commands)
 LIST
 
+# Completion offers each of them, and of each command all verbs and options.
+offers() { # of the words so far, the last one unfinished
+    bash -c '. clients/completion/attnctl.bash; COMP_WORDS=(attnctl "$@"); COMP_CWORD=$#; _attnctl; printf "%s\n" "${COMPREPLY[@]}"' _ "$@"
+}
+expect 'completion knows the commands' "$(sort <<<"$commands")" "$(offers '' | grep -v '^-' | grep -v '^help$' | sort)"
+for command in $commands; do
+    ctl "$command" --help >"$WORK/help"
+    expect "completion of $command: options" "$(sed -n 's/^  \(--[a-z-]*\).*/\1/p' "$WORK/help" | sort)" \
+        "$(offers "$command" -- | grep -vxE -- '--(url|key-file|json|help)' | sort)"
+    verbs=$(sed -n "s/^\(usage:\|      \) attnctl $command \([a-z]\+\).*/\2/p" "$WORK/help" | sort)
+    [ -z "$verbs" ] || expect "completion of $command: verbs" "$verbs" "$(offers "$command" '' | sort)"
+done
+expect 'completion of values' 'azure-code azure-conv' "$(offers run --shape az | sort | paste -sd' ')"
+expect 'of --url, too' '--url' "$(offers --ur)"
+if command -v zsh >/dev/null; then
+    expect 'the zsh one is zsh' 0 "$(zsh -n clients/completion/_attnctl; echo $?)"
+else
+    echo 'skip completion in zsh: it is not installed'
+fi
+for command in $commands; do
+    ctl "$command" --help >"$WORK/help"
+    expect "zsh completion of $command" '' "$(for word in "$command" $(sed -n 's/^  \(--[a-z-]*\).*/\1/p' "$WORK/help"); do
+        grep -qE -- "['(]${word}[][':=]" clients/completion/_attnctl || echo "$word"; done)"
+    expect "man page of $command" '' "$(for word in "$command" $(sed -n 's/^  --\([a-z-]*\).*/\1/p' "$WORK/help"); do
+        tr -d '\\' <man/attnctl.1 | grep -qE -- "^\\.(It|Ss|Op|Fl) .*\b$word\b" || echo "$word"; done)"
+done
+if command -v mandoc >/dev/null; then
+    expect 'the man page is clean for mandoc' '' "$(mandoc -T lint -W warning man/attnctl.1 2>&1)"
+fi
+if command -v man >/dev/null && command -v groff >/dev/null; then
+    expect 'the man page is clean for man' '' "$(LC_ALL=C MANROFFSEQ='' man --warnings -E UTF-8 -l -Tutf8 -Z man/attnctl.1 2>&1 >/dev/null)"
+else
+    echo 'skip man --warnings: man and groff are not installed'
+fi
+
 # ---- what a daemon says may come from others: names with control characters, and such that turn text around
 cat >"$WORK/stub.pl" <<'PERL'
 use IO::Socket::INET;
@@ -52,9 +87,15 @@ my ($file, @answer) = @ARGV;
 my $s = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1") or die;
 open my $f, ">", "$file.new"; print $f $s->sockport; close $f; rename "$file.new", $file;
 while (my $c = $s->accept) {
+    my ($path) = (<$c> // "") =~ m{^\S+ ([^ ?]*)};
     while (<$c>) { last if /^\r?$/ }
-    printf $c "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", $answer[0],
-        length $answer[1], $answer[1];
+    my ($status, $text) = @answer;
+    if (-d $text) { # a folder of answers, a file a path
+        $status = "404 Not Found" unless open my $body, "<", "$text$path";
+        $text = $status =~ /^2/ ? do { local $/; <$body> } : "{}";
+    }
+    printf $c "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", $status,
+        length $text, $text;
     close $c;
 }
 PERL
@@ -79,6 +120,45 @@ expect 'an owner cannot move the cursor' "$shown" \
 stub '404 Not Found' "{\"code\":\"not_found\",\"detail\":\"no $name\"}" seq show 1
 expect 'nor a problem' "attnctl: 404 not_found: no $shown" "$(cat "$WORK/err")"
 expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help lists the commands)' "$(ctl $'\xc3(\x1b'; cat "$WORK/err")"
+
+# ---- top beside a daemon that says what waits, and of steps
+mkdir -p "$WORK/told/v1"
+jq -nc '{uptime_s: 3723, backend: {name: "cuda", isa: "sm_90a", threads: 1}, pool: {blocks: 100, free: 3, held: 90, shared: 40, cached: 7},
+    counters: {}, scheduler: {queued: 4, steps: 20, roof_gb_per_s: 100, latest: {bytes_read: 2e9, seconds: 0.05}}, sequences: {count: 0}, leases: 0}' >"$WORK/told/stats"
+jq -nc '{epoch: 9, count: 2, others: 3, items: [{kind: "attend", sequences: [7], workload: null, since_s: 0.8, reason: "blocks",
+    detail: "needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4"}, {kind: "workload\u001b[H", sequences: [], workload: 4, since_s: 12, detail: "x"}]}' >"$WORK/told/v1/waiting"
+jq -nc '{next: 3, columns: {step: [1,2,3], roof_fraction: [0, 0.55, 1], queue_us: [10,20,null], compute_us: [100,100,400], merge_us: [null,null,null]}}' >"$WORK/told/v1/steps"
+stub '200 OK' "$WORK/told" top >"$WORK/top"
+expect 'what waits, and why' '  attend 7  0.8 s  needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4' "$(grep -A 1 '^waiting   2:' "$WORK/top" | tail -n 1)"
+expect 'a kind cannot move the cursor' '  workload\x1b[H workload 4  12.0 s  x' "$(grep workload..1b "$WORK/top")"
+expect 'those of others are counted' '  and 3 of others' "$(grep others "$WORK/top")"
+expect 'the strip of steps' 'of roof   | +@|' "$(grep '^of roof' "$WORK/top")"
+expect 'where their time goes' 'us a step queue 15, compute 200' "$(grep '^us a step' "$WORK/top")"
+expect 'the bar of the pool' 'pool      [SSSSSSSSSS############c.] 100: 90 held (40 Shared), 7 cached, 3 free' "$(grep '^pool' "$WORK/top")"
+rm "$WORK/told/v1/waiting" "$WORK/told/v1/steps"
+stub '200 OK' "$WORK/told" top >"$WORK/top"
+expect 'without them it says so, in a line each' 'steps     no /v1/steps at this daemon: no strip of steps|waiting   4 sequences queued; no /v1/waiting at this daemon: not said why' \
+    "$(grep 'no /v1/' "$WORK/top" | paste -sd'|')"
+
+# ---- the tour: its calls, made again on another daemon like its own, have the same answers
+own() { find /tmp -maxdepth 1 -name 'attnctl-*' -type d 2>/dev/null | sort; }
+before=$(own)
+"$ATTNCTL" tour --own >"$WORK/tour" </dev/null
+expect 'a tour on a daemon of its own' '0 6' "$? $(grep -c '^[1-6] of 6: ' "$WORK/tour")"
+expect 'nothing of it is left' "$before" "$(own)"
+after() { sed -n "/^$1 of 6/,/^$(($1 + 1)) of 6/p" "$WORK/tour" | sed -n '/^after/,$p' | sed -n 's/^[^[]*\(\[.*\)/\1/p' | paste -sd' '; }
+expect 'a fork shares' '[0 4/4 x2] [1 2/4 x2] [0 4/4 x2] [1 2/4 x2]' "$(after 3)"
+expect 'a write copies' '[0 4/4 x2] [1 2/4] [0 4/4 x2] [2 3/4]' "$(after 4)"
+expect 'a prompt is found' 8 "$(sed -n 's/.*"cached_tokens":\([1-9][0-9]*\).*/\1/p' "$WORK/tour")"
+expect 'one is swapped' 1 "$(grep -c 'swapped to host memory$' "$WORK/tour")"
+start_daemon --set backend.name=cpu --config config/tiny.jsonc --set pool.blocks=16 --set pool.host_blocks=16
+while IFS= read -r line; do
+    case $line in
+        curl* | jq*) command=$(sed "s,--unix-socket [^ ]* ,,; s,http://localhost,$URL,g" <<<"$line") ;;
+        *) expect "the tour's ${command:0:60}" "$line" "$(eval "$command")" ;;
+    esac
+done < <(sed -n 's/^    \([cj{]\)/\1/p' "$WORK/tour")
+stop_daemon
 
 # ---- a workload that is interrupted
 start_daemon --set limits.body_bytes=1MiB
@@ -181,6 +261,29 @@ expect 'roof' GB/s: "$(ctl roof | awk '{ print $2 }')"
 jq -nc '{sinks: [range(4) | [range(8) | 0.5]]}' >"$WORK/p.json"
 expect 'parameters that come too late' '1 409 parameters_fixed: something was appended already; they are fixed from then on' "$(said parameters "$WORK/p.json")"
 for id in $(ctl --json seq | jq '.items[].id'); do ctl seq delete "$id"; done
+
+# ---- the tour where it is not alone
+before=$(count)
+expect 'a tour where somebody is' '0 1' "$(ctl seq new >/dev/null; ctl tour </dev/null >"$WORK/tour"; echo $?) $(grep -c '^Left out: ' "$WORK/tour")"
+expect 'it has deleted what it made' $((before + 1)) "$(count)"
+for id in $(ctl --json seq | jq '.items[].id'); do ctl seq delete "$id"; done
+
+# ---- measuring
+"$ATTNCTL" sweep --block-size 4,16 --batch 1,2 --context 32,64 --shared 0,0.5 --decode 4 --pool 1MiB --csv "$WORK/s.csv" --svg "$WORK/s.svg" >"$WORK/sweep"
+expect 'a sweep of 16 points' '0 16 17' "$? $(grep -c '^ *[12] ' "$WORK/sweep") $(wc -l <"$WORK/s.csv")"
+expect 'blocks of any size have the same outputs' 8 "$(tail -n +2 "$WORK/s.csv" | cut -d, -f1-3,16 | sort -u | wc -l)"
+expect 'every number is there' 0 "$(tail -n +2 "$WORK/s.csv" | awk -F, 'NF != 16 || $7 <= 0 || $9 <= 0 || $10 <= 0' | wc -l)"
+expect 'the picture is XML with a line each' '0 16' "$(python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$WORK/s.svg"; echo $?) $(grep -c '<polyline' "$WORK/s.svg")"
+expect 'what does not fit is said' '1 does not fit: needs 9 blocks of 8' "$(ctl sweep --block-size 16 --pool 256KiB --batch 1 --context 140 --shared 0 --decode 4 >"$WORK/sweep"; echo $?) $(sed -n 's/.*| //p' "$WORK/sweep" | tail -n 1)"
+expect 'the daemon at hand' "$(ctl sweep --batch 1 --context 16 --shared 0 --decode 4 | tail -n 1 | awk '{ print $1, $2, $4 }')" '1 16 16'
+expect 'two daemons that are given' 2 "$(ctl sweep --at "$URL,$URL" --batch 1 --context 16 --shared 0 --decode 4 | grep -c '^ *1 ')"
+expect 'a list that is none' '2 --batch wants at most 16 integers in 1..65536, with commas between, not "1,x" (--help lists the commands)' "$(said sweep --batch 1,x)"
+expect 'a daemon that does not start is said why' '69 /none/attnd: No such file or directory' "$(ctl sweep --block-size 7 --attnd /none/attnd >/dev/null; echo $?) $(tail -n 1 "$WORK/err")"
+expect 'compare: the native kernel' '0 A' "$(ctl compare --batch 3 --context 37 --repeat 3 >"$WORK/compare"; echo $?) $(sed -n 's/^http.* //p' "$WORK/compare")"
+expect 'its error is that of bf16' yes "$(awk '/^http/ { print ($7 > 0 && $7 < 0.02) ? "yes" : $7 }' "$WORK/compare")"
+expect 'and what the others need' 1 "$(grep -c '^Not compared: .*paged_v1 and paged_v2' "$WORK/compare")"
+expect 'another one beside it has the same bits' 'A A' "$(ctl compare --batch 3 --context 37 --repeat 3 --with "$URL" | sed -n 's/^http.* //p' | paste -sd' ')"
+expect 'no lease is left' 0 "$(curl -s "$URL/stats" | jq .leases)"
 
 # ---- screens
 for _ in 1 2 3; do ctl seq new >/dev/null; done
