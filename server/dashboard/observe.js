@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // observe.js - what waits and why, the latest steps, the prefix cache, the life of a block, and what is checked.
 import {$, context2d, fill, h, setText, swatch, update} from './dom.js';
-import {changeText, countText, hexToRgb, list, plural, secondsText, waitText} from './pure.js';
+import {changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, waitText} from './pure.js';
 
 // ---- why does it wait -------------------------------------------------------------------------------------
 
@@ -43,9 +43,12 @@ export class WaitingView {
 // ---- steps ------------------------------------------------------------------------------------------------
 
 const STEPS = 1000;
-const PHASES = [['queue_us', 'queue', '#8f9bab'], ['plan_us', 'planning', '#b566a4'], ['upload_us', 'upload', '#e8940a'], ['compute_us', 'compute', '#2f7fd0'],
-  ['merge_us', 'merge', '#2f9e77'], ['idle_us', 'idle', '#d5c25a']];
-const ROWS = [['rows_clients', 'rows of clients', '#5a9bdc'], ['rows_workloads', 'rows of workloads', '#46b18c']];
+// Parts of a step, from below, each with what it is of it. Merging is a part of what the backend computes; waiting in the queue is no part of the step.
+const PHASES = [['planning', '#b566a4', (s) => s.plan_us], ['upload', '#e8940a', (s) => s.upload_us], ['compute', '#2f7fd0', (s) => (s.compute_us ?? 0) - (s.merge_us ?? 0)],
+  ['merge', '#2f9e77', (s) => s.merge_us], ['idle', '#d5c25a', (s) => s.idle_us]];
+const ROWS = [['rows of clients', '#5a9bdc', (s) => s.rows_clients], ['rows of workloads', '#46b18c', (s) => s.rows_workloads]];
+const OTHERS = 'other keys';
+const hslHex = (hue) => '#' + hslToRgb(hue, 0.5, 0.55).map((v) => v.toString(16).padStart(2, '0')).join('');
 const FACTS = [['step', 'step'], ['rows_clients', 'rows of clients'], ['rows_workloads', 'rows of workloads'], ['sequences', 'sequences'], ['appends', 'appended tokens'],
   ['copies', 'blocks copied'], ['swaps', 'blocks swapped'], ['queue_us', 'queue, µs'], ['plan_us', 'planning, µs'], ['upload_us', 'upload, µs'], ['compute_us', 'compute, µs'],
   ['merge_us', 'merge, µs'], ['idle_us', 'idle before it, µs'], ['ideal_us', 'ideal at the roof, µs'], ['gb_per_s', 'K and V, GB/s'], ['roof_fraction', 'share of the roof']];
@@ -66,7 +69,6 @@ export class StepsView {
   }
 
   wire() {
-    fill($('steps-legend'), [...ROWS, ...PHASES].map(([, label, colour]) => h('li', {}, swatch(hexToRgb(colour)), label)), h('li', {}, 'line: ideal time at the roof'), h('li', {}, 'lowest: share of the roof'));
     const canvas = $('steps');
     canvas.addEventListener('mousemove', (e) => this.choose(this.first + Math.floor((e.clientX - canvas.getBoundingClientRect().left) * (window.devicePixelRatio || 1) / this.wide)));
     canvas.addEventListener('keydown', (e) => {
@@ -86,9 +88,14 @@ export class StepsView {
   }
 
   async load(signal) {
-    const {next, columns} = await this.app.api.json(this.path, {query: {limit: STEPS, since: this.next}, signal});
+    const {next, columns, owners} = await this.app.api.json(this.path, {query: {limit: STEPS, since: this.next}, signal});
     const names = Object.keys(columns), last = this.steps.at(-1)?.step ?? -1;
-    (columns.step ?? []).forEach((step, i) => { if (step > last) this.steps.push(Object.fromEntries(names.map((n) => [n, columns[n][i]]))); });
+    (columns.step ?? []).forEach((step, i) => {
+      if (step <= last) return;
+      const one = Object.fromEntries(names.map((n) => [n, columns[n][i]]));
+      if (owners) one.owners = new Map(owners.map((o) => [o.owner ?? OTHERS, o.rows[i]]));
+      this.steps.push(one);
+    });
     this.steps.splice(0, this.steps.length - STEPS);
     this.next = next ?? this.next;
     this.draw();
@@ -100,12 +107,22 @@ export class StepsView {
     this.draw();
   }
 
+  // Whose rows there are, and what a step's time is made of.
+  rowParts() {
+    const names = new Set(this.steps.flatMap((s) => [...s.owners?.keys() ?? []]));
+    return names.size ? [...names].map((name, i) => [`rows of ${name}`, hslHex(hueOf(i + 1)), (s) => s.owners?.get(name)]) : ROWS;
+  }
+
+  drawLegend(rows) {
+    const items = [...rows.map(([label, colour]) => [label, colour]), ...PHASES.map(([label, colour]) => [label, colour]), ['line: ideal time at the roof'], ['ticks below: blocks copied or swapped']];
+    update($('steps-legend'), items, ([label]) => label, ([label, colour]) => h('li', {}, colour && swatch(hexToRgb(colour)), label));
+  }
+
   draw() {
     if (this.app.tab !== 'steps') return;
     const {steps} = this, n = steps.length, latest = steps[this.chosen ?? n - 1];
     setText($('steps-sum'), n ? `Steps ${countText(steps[0].step)} to ${countText(steps[n - 1].step)}` : 'No step yet. Start a workload.');
-    const text = (name) => latest[name] === null || latest[name] === undefined ? 'not measured' : typeof latest[name] === 'number' && !Number.isInteger(latest[name]) ? latest[name].toPrecision(3) : countText(latest[name]);
-    update($('step-table').tBodies[0], latest ? FACTS : [], ([name]) => name, ([, label]) => h('tr', {}, h('th', {scope: 'row'}, label), h('td', {})), (e, [name]) => setText(e.lastElementChild, text(name)));
+    update($('step-table').tBodies[0], latest ? FACTS : [], ([name]) => name, ([, label]) => h('tr', {}, h('th', {scope: 'row'}, label), h('td', {})), (e, [name]) => setText(e.lastElementChild, figureText(latest[name])));
     $('steps').hidden = n === 0;
     if (n) this.paint();
   }
@@ -113,43 +130,53 @@ export class StepsView {
   paint() {
     const {steps} = this, k = window.devicePixelRatio || 1, all = Math.floor($('view-steps').clientWidth * k);
     const wide = this.wide = Math.max(1, Math.floor(all / STEPS)), columns = Math.floor(all / wide), first = this.first = Math.max(0, steps.length - columns);
-    const heights = [46, 120, 34].map((v) => Math.round(v * k)), space = Math.round(6 * k), width = columns * wide, height = heights.reduce((a, b) => a + b) + 2 * space;
-    const c = context2d($('steps'), width, height), style = getComputedStyle(document.documentElement), shown = steps.slice(first);
-    const sum = (s, parts) => parts.reduce((v, [name]) => v + (s[name] ?? 0), 0);
-    // a few very long steps would make all the others flat: the scale ends at the 98th of 100
+    const heights = [44, 120, 24, 30].map((v) => Math.round(v * k)), space = Math.round(7 * k), head = Math.round(17 * k), width = columns * wide, height = heights.reduce((a, b) => a + b + space + head, 0);
+    const c = context2d($('steps'), width, height), style = getComputedStyle(document.documentElement), shown = steps.slice(first), rows = this.rowParts();
+    const [ink, dim, line, bad, warn] = ['--ink', '--dim', '--line', '--bad', '--warn'].map((name) => style.getPropertyValue(name));
+    const sum = (s, parts) => parts.reduce((v, [, , of]) => v + (of(s) ?? 0), 0);
+    // a few very long steps would make all the others flat: a scale ends at the 98th of 100
     const scale = (values) => values.sort((a, b) => a - b)[Math.floor(values.length * 0.98)] || 1;
-    const rowsMax = scale(shown.map((s) => sum(s, ROWS))), timeMax = scale(shown.map((s) => Math.max(sum(s, PHASES), s.ideal_us ?? 0)));
-    c.clearRect(0, 0, width, height);
-    const stack = (x, bottom, tall, s, parts, most) => {
-      let y = bottom;
-      for (const [name, , colour] of parts) {
-        const size = Math.min(Math.round((s[name] ?? 0) / most * tall), y - (bottom - tall));
+    const most = {rows: scale(shown.map((s) => sum(s, rows))), time: scale(shown.map((s) => Math.max(sum(s, PHASES), s.ideal_us ?? 0))), queue: scale(shown.map((s) => s.queue_us ?? 0))};
+    const base = heights.map((_, i) => heights.slice(0, i + 1).reduce((a, b) => a + b) + i * space + (i + 1) * head);
+    const bar = (x, strip, share, from = 0) => {
+      const size = Math.min(Math.round(share * heights[strip]), heights[strip] - from);
+      c.fillRect(x, base[strip] - from - size, wide, size);
+      return from + size;
+    };
+    const stack = (x, strip, s, parts, all) => {
+      let from = 0;
+      for (const [, colour, of] of parts) {
         c.fillStyle = colour;
-        c.fillRect(x, y - size, wide, size);
-        y -= size;
+        from = bar(x, strip, (of(s) ?? 0) / all, from);
       }
     };
-    const base = [heights[0], heights[0] + space + heights[1], height];
+    this.drawLegend(rows);
+    c.clearRect(0, 0, width, height);
     shown.forEach((s, i) => {
       const x = i * wide;
-      stack(x, base[0], heights[0], s, ROWS, rowsMax);
-      stack(x, base[1], heights[1], s, PHASES, timeMax);
-      c.fillStyle = style.getPropertyValue('--dim');
-      const share = Math.min(1, s.roof_fraction ?? 0);
-      c.fillRect(x, base[2] - Math.round(share * heights[2]), wide, Math.round(share * heights[2]));
+      stack(x, 0, s, rows, most.rows);
+      stack(x, 1, s, PHASES, most.time);
+      c.fillStyle = dim;
+      bar(x, 2, (s.queue_us ?? 0) / most.queue);
+      bar(x, 3, Math.min(1, s.roof_fraction ?? 0));
       if (s.ideal_us !== null && s.ideal_us !== undefined) {
-        c.fillStyle = style.getPropertyValue('--ink');
-        c.fillRect(x, Math.max(base[1] - heights[1], base[1] - Math.round(s.ideal_us / timeMax * heights[1])), wide, Math.max(1, Math.round(k)));
+        c.fillStyle = ink;
+        c.fillRect(x, Math.max(base[1] - heights[1], base[1] - Math.round(s.ideal_us / most.time * heights[1])), wide, Math.max(1, Math.round(k)));
       }
       if (s.copies || s.swaps) {
-        c.fillStyle = style.getPropertyValue(s.swaps ? '--bad' : '--warn');
-        c.fillRect(x, base[1] + 1, wide, space - 2);
+        c.fillStyle = s.swaps ? bad : warn;
+        c.fillRect(x, base[1] + 2, wide, space - 3);
       }
     });
-    c.fillStyle = style.getPropertyValue('--line');
+    c.font = `${Math.round(12 * k)}px system-ui, sans-serif`;
+    c.textBaseline = 'bottom';
+    c.fillStyle = dim;
+    [`rows, up to ${countText(most.rows)}`, `time of a step, up to ${secondsText(most.time / 1e6)}`, shown.some((s) => s.queue_us > 0) ? `longest wait in the queue, up to ${secondsText(most.queue / 1e6)}` : 'wait in the queue: none', 'share of the roof, up to 100 %']
+      .forEach((text, i) => c.fillText(text, 0, base[i] - heights[i] - Math.round(2 * k)));
+    c.fillStyle = line;
     for (const y of base) c.fillRect(0, y - 1, width, 1);
     if (this.chosen !== null && this.chosen >= first) {
-      c.fillStyle = style.getPropertyValue('--ink');
+      c.fillStyle = ink;
       c.globalAlpha = 0.35;
       c.fillRect((this.chosen - first) * wide, 0, Math.max(wide, 1), height);
       c.globalAlpha = 1;

@@ -378,6 +378,12 @@ export function countText(n) {
   return Number.isFinite(n) ? Math.round(n).toString().replace(/\B(?=(\d{3})+$)/g, '\u202f') : '–';
 }
 
+// figureText(0.01234) = "0.0123"; large ones in whole numbers.
+export function figureText(v) {
+  if (typeof v !== 'number') return v === null || v === undefined ? 'not measured' : String(v);
+  return Number.isInteger(v) || Math.abs(v) >= 100 ? countText(v) : String(Number(v.toPrecision(3)));
+}
+
 // plural(2, 'block') = "2 blocks"
 export function plural(n, word) {
   return `${countText(n)} ${word}${n === 1 ? '' : 's'}`;

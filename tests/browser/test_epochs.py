@@ -1,0 +1,109 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Time: the page is stopped at ten epochs, two of them while blocks are swapped, and every cell is compared with /v1/blocks?epoch=E as curl is told. A
+fork and a copy on write come by events; while a workload runs the page follows."""
+import time
+
+from page import Daemon, Page, eventually, expect, finish, shown
+
+
+def has_history(daemon):
+    parameters = daemon.get("/openapi.json")["paths"]["/v1/blocks"]["get"]["parameters"]
+    return any(p["name"] == "epoch" for p in parameters)
+
+
+def compare(page, daemon, epoch, what):
+    page.set("epoch", str(epoch))
+    page.wait_stopped(epoch)
+    blocks, told = daemon.blocks(epoch=epoch)
+    expect(f"{what}: curl is told of epoch {epoch}", epoch, told)
+    expect(f"{what}: the map at epoch {epoch} is what curl is told", [shown(*blocks[b][:2]) for b in sorted(blocks)], page.states())
+    return blocks
+
+
+def epoch_of(daemon):
+    return daemon.blocks()[1]
+
+
+with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=64") as daemon, Page(daemon.url) as page:
+    if not has_history(daemon):
+        print("skip epochs: this daemon has no /v1/blocks?epoch=")
+        finish()
+    page.loaded()
+    marks = []
+    mark = lambda what: marks.append((epoch_of(daemon), what))
+    mark("an empty pool")
+    a = daemon.post("/v1/sequences", {})["id"]
+    daemon.append(a, 10)
+    mark("an append")
+    children = [s["id"] for s in daemon.post(f"/v1/sequences/{a}/fork", {"count": 3})["sequences"]]
+    eventually(lambda: page.states().count("shared") == 3, "a fork appears by events")
+    mark("a fork")
+    daemon.append(children[0], 1)
+    eventually(lambda: page.states()[:4] == ["shared", "shared", "shared", "held"], "a copy on write appears by events")
+    expect("the change is told in words", True, f"block 2 copied to 3 by sequence {children[0]}, which wrote to it while it was shared" in page.text("changes"))
+    mark("a copy on write")
+    daemon.curl(f"/v1/sequences/{children[1]}", "-X", "DELETE")
+    mark("a deletion")
+    daemon.post("/v1/sequences", {"id": 90, "tokens": list(range(9))})
+    daemon.append(90, 9)
+    mark("a published prompt")
+    daemon.curl("/v1/sequences/90", "-X", "DELETE")
+    mark("cached blocks")
+    daemon.post(f"/v1/sequences/{children[0]}/truncate", {"length": 4})
+    mark("a truncate")
+    # a lease of all that is free, and more: idle sequences are swapped out, and come back
+    before = epoch_of(daemon)
+    free = daemon.get("/stats?limit=1")["pool"]
+    lease = daemon.post("/v1/leases", {"blocks": free["free"] + free["cached"] + 1})["id"]
+    out = epoch_of(daemon)
+    expect("swapped out", True, daemon.get("/stats?limit=1")["counters"]["swaps_out"] > 0)
+    daemon.curl(f"/v1/leases/{lease}", "-X", "DELETE")
+    swapped = next(s["id"] for s in daemon.get("/v1/sequences?state=swapped")["items"])
+    daemon.append(swapped, 1)
+    back = epoch_of(daemon)
+    expect("swapped in", True, daemon.get("/stats?limit=1")["counters"]["swaps_in"] > 0)
+    marks += [((before + out + 1) // 2, "while blocks are swapped out"), (back - 1, "while blocks are swapped in"), (back, "when they are back")]
+    eventually(lambda: int(page.script("return document.getElementById('epoch').max")) >= back, "the page has come to the present")
+
+    seen = [compare(page, daemon, epoch, what) for epoch, what in marks]
+    expect("ten epochs and more", True, len(marks) >= 10)
+    expect("which differ", True, len({str(s) for s in seen}) >= 8)
+    page.click("earlier")
+    page.wait_stopped(back - 1)
+    page.click("later")
+    page.wait_stopped(back)
+    daemon.curl(f"/v1/sequences/{a}", "-X", "DELETE")
+    expect("what happens now does not move a stopped map", str(back), page.script("return document.getElementById('map-panel').dataset.epoch"))
+    page.click("stop")
+    want = lambda: [shown(*b[:2]) for _, b in sorted(daemon.blocks()[0].items())]
+    eventually(lambda: page.states() == want(), "it goes on with the present")
+    expect("the browser has nothing to complain of", [], page.complaints())
+
+    # the life of a block
+    page.tab("block")
+    page.set("block-number", "2")
+    eventually(lambda: "taken" in page.text("block-life"), "the life of block 2")
+    life = daemon.get("/v1/blocks/2/history")["changes"]
+    eventually(lambda: len(life) == page.script("return [...document.querySelectorAll('#block-life li')].filter((e) => e.querySelector('.when')).length"), "all of it is told")
+    expect("with its generations", True, f"generation {life[-1]['generation']}" in page.text("block-life"))
+
+# While a workload runs: how far behind the newest epoch the page is; and a slow page misses nothing that matters.
+with Daemon("--set", "history.epochs=4096") as daemon, Page(daemon.url) as page:
+    page.loaded()
+    daemon.post("/v1/workloads", {"sequences": [{"count": 20, "prompt": 100, "decode": 800, "fork": {"at": 101, "count": 3}}], "arrival": {"rate": 10}})
+    lags = []
+    for _ in range(20):
+        epoch, begin = epoch_of(daemon), time.monotonic()
+        eventually(lambda: int(page.script("return document.getElementById('map-panel').dataset.epoch")) >= epoch, "the page follows")
+        lags.append(time.monotonic() - begin)
+        time.sleep(0.05)
+    print(f"-- a page that follows a workload: behind by {sorted(lags)[10] * 1e3:.0f} ms in the median, {max(lags) * 1e3:.0f} at most (the way of the driver included)")
+    eventually(lambda: daemon.get("/v1/workloads/1")["state"] == "finished", "the workload ends")
+    want = lambda: [shown(*b[:2]) for _, b in sorted(daemon.blocks()[0].items())]
+    eventually(lambda: page.states() == want(), "the map agrees when it is over")
+    expect("the map agrees when it is over", want(), page.states())
+    page.tab("checks")
+    eventually(lambda: page.script("return document.querySelector('[data-key=map] .lamp').className") == "lamp good", "the light says so")
+    expect("the browser has nothing to complain of", [], page.complaints())
+finish()
