@@ -24,7 +24,8 @@ export class Api {
     this.onProblem = onProblem;
     this.key = sessionStorage.getItem(KEPT);
     this.asking = null;
-    this.node = null;
+    // Behind a proxy every request goes to one node: the one that the address names (#n2), or whichever answers first.
+    this.node = /^#(n\d{1,4})$/.exec(location.hash)?.[1] ?? null;
   }
 
   get keyed() {
@@ -37,11 +38,12 @@ export class Api {
   }
 
   headers(more = {}) {
-    return this.keyed ? {...more, Authorization: `Bearer ${this.key}`} : more;
+    return {...more, ...(this.keyed ? {Authorization: `Bearer ${this.key}`} : {}), ...(this.node ? {'X-Attnd-Node': this.node} : {})};
   }
 
   curl(request) {
-    return curlLine({...request, base: this.base, keyed: this.keyed});
+    const proxied = location.protocol === 'https:' && this.node; // attnd itself speaks no TLS
+    return curlLine({...request, base: this.base, keyed: this.keyed, headers: {...(proxied ? {'X-Attnd-Node': this.node} : {}), ...request.headers}});
   }
 
   // One dialog for all requests that are refused at the same time; those refused with an older key just try again.
@@ -73,7 +75,7 @@ export class Api {
         if (error.name === 'AbortError') throw error;
         throw this.report(new Problem(0, {detail: 'the daemon does not answer'}));
       }
-      this.node = answer.headers.get('X-Attnd-Node') ?? this.node;
+      this.node ??= answer.headers.get('X-Attnd-Node');
       if (answer.ok || answer.status === 304) return answer;
       const problem = new Problem(answer.status, await answer.json().catch(() => null));
       if (answer.status !== 401) throw this.report(problem);

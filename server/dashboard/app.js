@@ -16,6 +16,7 @@ import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './obs
 import {TourView, WorkloadView} from './learn.js';
 
 const PAGE_BLOCKS = 1000, LOADERS = 4;
+const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are
 const POLL_MS = 400, VIEW_MS = 500, ABSENT_MS = 10000;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
@@ -185,6 +186,39 @@ class App {
     this.map.ask();
   }
 
+  // How full a block is changes with each token, of which no event tells: pages with blocks that fill up are read again, by turns.
+  async sweep(signal) {
+    const pages = Math.ceil(this.live.count / PAGE_BLOCKS);
+    let left = SWEEP_PAGES;
+    for (let tried = 0; tried < pages && left > 0; tried++) {
+      this.swept = ((this.swept ?? -1) + 1) % pages;
+      if (!this.live.partial(this.swept, PAGE_BLOCKS)) continue;
+      left--;
+      const query = {limit: PAGE_BLOCKS, cursor: PAGE_BLOCKS * this.swept || undefined, format: 'columns'};
+      this.live.readPage(await this.api.json('/v1/blocks', {query, signal}), seconds());
+    }
+    if (left < SWEEP_PAGES && this.stopped === null) this.map.ask();
+  }
+
+  // restart(tag): whether the daemon is another process than it was: its epochs begin anew.
+  async restart(tag) {
+    const instance = /"([0-9a-f]+)-/.exec(tag ?? '')?.[1], known = this.instance;
+    this.instance = instance ?? known;
+    if (!instance || !known || instance === known) return false;
+    const info = await this.api.json('/v1/info');
+    if (info.pool.blocks !== this.info.pool.blocks || JSON.stringify(info.geometry) !== JSON.stringify(this.info.geometry)) location.reload();
+    this.run?.abort();
+    this.run = null;
+    this.live.forget();
+    this.tables = [];
+    this.oldest = 0;
+    this.stats = null;
+    this.views.steps.forget();
+    this.goOn();
+    this.wake();
+    return true;
+  }
+
   async follow(signal) {
     let loading = null;
     const load = () => {
@@ -194,6 +228,7 @@ class App {
     };
     try {
       await this.api.events({
+        types: 'block,sequence',
         signal,
         opened: () => { this.hasEvents = true; this.dropped = 0; load(); },
         on: (e) => this.onEvent(e, load),
@@ -261,7 +296,10 @@ class App {
         const answer = await this.api.fetch('/stats', {query: {limit}, headers: tag ? {'If-None-Match': tag} : {}, signal});
         if (answer.status !== 304) {
           tag = answer.headers.get('ETag');
-          this.takeStats(await answer.json());
+          const stats = await answer.json();
+          if (await this.restart(tag)) return;
+          this.takeStats(stats);
+          if (this.hasEvents) await this.sweep(signal).catch((p) => this.mapProblem(p));
         }
         this.link('good', this.hasEvents === false ? 'connected, by polling' : 'connected');
       } catch (problem) {
@@ -354,8 +392,12 @@ class App {
 
   // ---- time
 
+  get present() {
+    return Math.max(this.live.at, this.stats?.epoch ?? 0);
+  }
+
   drawTime() {
-    const slider = $('epoch'), last = Math.max(this.live.at, this.stopped ?? 0);
+    const slider = $('epoch'), last = Math.max(this.present, this.stopped ?? 0);
     const first = Math.max(this.oldest ?? 0, last - EPOCHS + 1, 0);
     slider.min = first;
     slider.max = last;
@@ -498,9 +540,9 @@ class App {
     $('zoom-in').addEventListener('click', () => this.map.zoomBy(1));
     $('zoom-out').addEventListener('click', () => this.map.zoomBy(-1));
     $('zoom-fit').addEventListener('click', () => this.map.zoomBy(0));
-    $('stop').addEventListener('click', () => this.stopped === null ? this.stopAt(this.live.at) : this.goOn());
-    $('earlier').addEventListener('click', () => this.stopAt((this.stopped ?? this.live.at) - 1));
-    $('later').addEventListener('click', () => this.stopAt(Math.min(this.live.at, (this.stopped ?? this.live.at) + 1)));
+    $('stop').addEventListener('click', () => this.stopped === null ? this.stopAt(this.present) : this.goOn());
+    $('earlier').addEventListener('click', () => this.stopAt((this.stopped ?? this.present) - 1));
+    $('later').addEventListener('click', () => this.stopAt(Math.min(this.present, (this.stopped ?? this.present) + 1)));
     $('epoch').addEventListener('input', () => this.stopAt(Number($('epoch').value)));
     const tabs = [...document.querySelectorAll('[role="tab"]')];
     tabs.forEach((tab, i) => {

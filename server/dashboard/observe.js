@@ -59,6 +59,10 @@ export class StepsView {
     this.message = $('steps-message');
     this.path = '/v1/steps';
     this.instead = 'The figures above have steps a second, GB/s and the share of the roof.';
+    this.forget();
+  }
+
+  forget() {
     this.steps = [];
     this.next = undefined;
     this.chosen = null;

@@ -143,6 +143,13 @@ export class BlockStore {
     return true;
   }
 
+  // partial(page, size): whether a page of that many blocks has one that is held and not full: tokens are written to it without an event.
+  partial(page, size) {
+    const end = Math.min(this.count, (page + 1) * size);
+    for (let i = page * size; i < end; i++) if ((this.state[i] === 1 || this.state[i] === 2) && this.fill[i] < this.blockSize) return true;
+    return false;
+  }
+
   // forget(): what comes next is taken whatever epoch it shows, so that time can be moved back.
   forget() {
     this.epoch.fill(-1);
@@ -398,8 +405,8 @@ export function list(items, most = 6) {
 
 // changeText(event): a block or sequence event in a sentence.
 export function changeText(e) {
-  const of = e.sequence ? ` by sequence ${e.sequence}` : '';
-  const block = `block ${e.block}`;
+  const of = e.sequence ? ` by sequence ${e.sequence}` : ''; // or a lease
+  const block = `block ${e.block}`, who = `${e.lease ? 'lease' : 'sequence'} ${e.sequence}`;
   switch (e.change) {
     case 'taken': return `${block} taken${of}`;
     case 'shared': return `${block} shared: ${plural(e.refs, 'reference')}`;
@@ -407,13 +414,16 @@ export function changeText(e) {
     case 'copied': return `block ${e.from} copied to ${e.block}${of}, which wrote to it while it was shared`;
     case 'published': return `${block} published: prompts that begin alike find it`;
     case 'evicted': return `${block} evicted from the prefix cache`;
-    case 'swapped_out': return `${block} swapped out to host memory`;
+    case 'unpublished': return `${block} no longer published: its holder writes to it`;
+    case 'cached': return `${block} held by nobody, kept in the prefix cache`;
+    case 'fenced': return `${block} given back while a step may still touch it`;
+    case 'swapped_out': return `${block} swapped out to host memory${e.host_block === undefined ? '' : `, to host block ${e.host_block}`}`;
     case 'swapped_in': return `${block} swapped in from host memory`;
     case 'freed': return `${block} given back`;
-    case 'created': return `sequence ${e.sequence} created`;
-    case 'forked': return `sequence ${e.sequence} forked from ${e.parent}${e.blocks === undefined ? '' : `: ${plural(e.blocks, 'block')} shared`}`;
-    case 'truncated': return `sequence ${e.sequence} cut to ${plural(e.length, 'token')}`;
-    case 'ended': return `sequence ${e.sequence} ended${e.reason ? ` (${e.reason})` : ''}`;
+    case 'created': return `${who} created`;
+    case 'forked': return `${who} forked from ${e.parent}${e.blocks === undefined ? '' : `: ${plural(e.blocks, 'block')} shared`}`;
+    case 'truncated': return `${who} cut to ${plural(e.length, 'token')}`;
+    case 'ended': return `${who} ended${e.reason ? ` (${e.reason})` : ''}`;
     default: return String(e.change ?? 'changed');
   }
 }
