@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The manifests: core objects are what Kubernetes takes, the configuration in them is what attnd takes, and the route's expressions choose the
+# node whose id it is, for the ends of every range and for numbers at random.
+. tests/integration/lib.sh
+venv=build/venv-kubernetes
+if [ ! -x $venv/bin/kubernetes-validate ]; then
+    rm -rf $venv
+    python3 -m venv $venv >/dev/null 2>&1 && $venv/bin/pip install -q 'kubernetes-validate==1.37.0' >/dev/null 2>&1
+fi
+python3 packaging/kubernetes/make_gateway.py 3 >"$WORK/gateway.yaml"
+expect 'gateway.yaml is what make_gateway.py writes' '' "$(diff packaging/kubernetes/gateway.yaml "$WORK/gateway.yaml" | head -3)"
+if [ ! -x $venv/bin/kubernetes-validate ]; then
+    echo 'skip the manifests: kubernetes-validate cannot be had from PyPI'
+    finish
+fi
+# The route is of the Gateway API, which has schemas of its own.
+$venv/bin/python tests/package/manifests.py split packaging/kubernetes "$WORK"
+for file in "$WORK"/core-*.yaml; do
+    expect "Kubernetes takes $(basename "$file" .yaml)" 0 "$($venv/bin/kubernetes-validate -k 1.28 --strict --quiet "$file" >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
+done
+expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' "$WORK"/core-StatefulSet-attnd.yaml >"$WORK/wrong.yaml"
+    $venv/bin/kubernetes-validate -k 1.28 --strict --quiet "$WORK/wrong.yaml" >/dev/null 2>&1; echo $?)"
+$venv/bin/python tests/package/manifests.py check packaging/kubernetes || FAILED=1
+
+# ---- the configuration
+echo '[]' >"$WORK/keys.json"
+$venv/bin/python tests/package/manifests.py configuration packaging/kubernetes | sed "s,/etc/attnd/keys/keys.json,$WORK/keys.json,; s,/var/lib/attnd/state,$WORK/state,; s,/var/cache/attnd,$WORK," >"$WORK/attnd.jsonc"
+mkdir -m 700 "$WORK/state"
+attnctl=$(dirname "$ATTND")/attnctl
+"$attnctl" key new somebody infer >"$WORK/key" 2>/dev/null
+expect 'attnd takes the configuration' 0 "$(ATTND_NODE=2 "$ATTND" --config "$WORK/attnd.jsonc" --set pool.bytes=64MiB --set memory.bytes=256MiB --check-config >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
+expect 'and the number of its node' '  "node": 2,' "$(ATTND_NODE=2 "$ATTND" --config "$WORK/attnd.jsonc" --print-config | grep -o '.*"node": 2,')"
+finish
