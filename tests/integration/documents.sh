@@ -33,17 +33,19 @@ FENCE='```'
 COMMANDS=' apt apt-get attnctl attnd bash cc cd chmod cp curl docker dpkg env export gcc git jq kill ls make mkdir mount '
 COMMANDS+='nginx npm node nvidia-cuda-mps-control nvidia-smi openssl pip pip3 podman python python3 rm sed sh sudo systemctl tar wget '
 
-# Whether a line begins as a command does: with a name of the list, perhaps behind assignments, or with a path into the repository.
+# Whether a line begins as a command does: with a name of the list or a path to a program, perhaps behind assignments.
 looks_like_command() {
     local words word
     read -ra words <<<"${1#'$ '}"
     for word in ${words[@]+"${words[@]}"}; do
         case $word in
-            [A-Z_]*=*) continue ;;
-            build/release/*[!,:] | scripts/*.sh | tests/*.sh | venv/bin/* | ./*) [ ${#words[@]} -gt 0 ] && return 0 ;;
+            [A-Z_]*=*) ;;
+            build/release/*[!,:] | scripts/*.sh | tests/*.sh | venv/bin/* | ./*) return 0 ;;
+            *)
+                [[ $COMMANDS == *" $word "* ]]
+                return
+                ;;
         esac
-        [[ $COMMANDS == *" $word "* ]] && return 0
-        return 1
     done
     return 1
 }
