@@ -9,6 +9,7 @@
 #   check-browser  the page in a headless Chromium, and what it computes under node; IMAGES=docs/images: its pictures are made anew
 #   check          unit, model, conformance and integration tests; last line: N passed, N failed, N skipped
 #   check-cuda     the tests on a GPU, as build/check-cuda/run.sh, which runs on any machine that has one
+#   cuda-headers   CUDA's headers and NVRTC from PyPI into build/cuda, where there is no toolkit (docs/GPU.md)
 #   check-full     the kernels over the whole grid, and compiled for every GPU and every preset
 #   bench          benchmarks, with the machine they ran on
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results; OLD=BINARY: beside that build, by turns
@@ -61,7 +62,11 @@ $(foreach f,$(FAULTS),$(eval MODE_FLAGS_fault-$(f) := -O2 -g -DATTND_CHECK=1 -DA
 WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings \
             -Wpointer-arith -Wcast-qual $(if $(WERROR),-Werror)
 # The CUDA backend needs the toolkit's headers to be compiled, and nothing of CUDA to be linked.
-CUDA_INCLUDE ?= $(if $(filter 0,$(CUDA)),,$(firstword $(patsubst %/cuda.h,%,$(wildcard /usr/local/cuda/include/cuda.h /usr/include/cuda.h))))
+CUDA_INCLUDE ?= $(if $(filter 0,$(CUDA)),,$(firstword $(patsubst %/cuda.h,%,\
+	$(wildcard build/cuda/include/cuda.h /usr/local/cuda/include/cuda.h /usr/include/cuda.h))))
+ifneq ($(wildcard build/cuda/lib),) # of `make cuda-headers`: NVRTC, too
+export LD_LIBRARY_PATH := $(CURDIR)/build/cuda/lib$(if $(LD_LIBRARY_PATH),:$(LD_LIBRARY_PATH))
+endif
 
 # Bits are part of the contract, so contraction and fast math stay off whatever the user's CFLAGS say.
 BIT_STABLE := -ffp-contract=off -fno-fast-math
@@ -281,6 +286,11 @@ bench: $(BENCHES) all
 .PHONY: check-cuda
 check-cuda: all $(REGISTERED) $(B)/tests/conformance $(B)/tests/library $(B)/bench/bench_cuda
 	@bash scripts/check_cuda.sh
+
+# Where there is no CUDA toolkit: 61 MB.
+.PHONY: cuda-headers
+cuda-headers:
+	@bash scripts/fetch_cuda.sh
 
 # On a machine with a GPU. Results are added to CSV.
 CSV ?= $(B)/bench-cuda.csv
