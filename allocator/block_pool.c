@@ -586,6 +586,16 @@ static bool is_in_ring(const struct block_pool *pool, const struct ring *ring, u
            *ring_at(pool, ring, pool->block[id].position) == id;
 }
 
+uint32_t block_pool_rank(struct block_pool *pool, uint32_t id)
+{
+    struct ring *ring = &pool->cached;
+    uint64_t n = ring->tail - ring->head;
+    assert(pool->block[id].state == BLOCK_CACHED);
+    if (n != pool->counts.cached && n <= BLOCK_POOL_EXACT_RANKS)
+        ring_compact(pool, ring);
+    return place_in_ring(pool, ring, id);
+}
+
 bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other)
 {
     assert(pool->block[id].state == BLOCK_CACHED && pool->block[other].state == BLOCK_CACHED);

@@ -117,6 +117,11 @@ struct block_pool_counts block_pool_counts(const struct block_pool *pool);
 /* block_pool_trim: evict every cached block. Returns how many. */
 uint32_t block_pool_trim(struct block_pool *pool);
 
+/* block_pool_rank: of a cached block, how many are evicted before it; more than there are, perhaps, when there have been
+ * more than BLOCK_POOL_EXACT_RANKS. O(1), or O(those that were cached since the last time). */
+enum { BLOCK_POOL_EXACT_RANKS = 65536 };
+uint32_t block_pool_rank(struct block_pool *pool, uint32_t id);
+
 /* block_pool_leaves_before: of two cached blocks, whether `id` is evicted before `other`. O(1). */
 bool block_pool_leaves_before(const struct block_pool *pool, uint32_t id, uint32_t other);
 

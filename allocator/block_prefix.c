@@ -94,6 +94,31 @@ void block_prefix_publish(struct block_tables *t, uint32_t row)
     }
 }
 
+bool block_tables_chain(struct block_tables *t, uint32_t id, struct block_chain *chain, uint32_t *ids,
+                        uint32_t most)
+{
+    if (!block_pool_is_published(t->pool, id) || prefix_index_node(t->index, id)->first_child != NO_BLOCK)
+        return false;
+    const struct prefix_node *last = prefix_index_node(t->index, id);
+    *chain = (struct block_chain){.hash = last->chain.low, .rank = NO_BLOCK};
+    chain->owner = prefix_index_owner(t->index, last->root, &chain->salted);
+    for (uint32_t at = id; at != NO_BLOCK; at = prefix_index_node(t->index, at)->parent) {
+        enum block_state state = block_pool_state(t->pool, at);
+        chain->blocks++;
+        chain->cached += state == BLOCK_CACHED;
+        chain->held += state == BLOCK_HELD;
+        chain->hits += prefix_index_node(t->index, at)->hits;
+    }
+    uint32_t n = chain->blocks;
+    for (uint32_t at = id; at != NO_BLOCK; at = prefix_index_node(t->index, at)->parent) {
+        if (--n < most)
+            ids[n] = at;
+    }
+    if (block_pool_state(t->pool, id) == BLOCK_CACHED)
+        chain->rank = block_pool_rank(t->pool, id);
+    return true;
+}
+
 /* Take `id` and everything that was published below it out of the index, as many blocks as there is work
  * for; true when all are. No resident sequence but the caller's holds any of it. */
 static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)

@@ -164,6 +164,8 @@ int block_tables_add(struct block_tables *t, uint32_t root, const uint32_t *toke
         return ATTND_NO_SEQUENCES;
     uint32_t asked = smaller(n / t->o.block_size, t->o.row_blocks);
     uint32_t id, hit = prefix_index_match(t->index, root, tokens, asked, &id);
+    if (hit)
+        prefix_index_hit(t->index, id);
     for (uint32_t i = hit; i-- > 0; id = prefix_index_node(t->index, id)->parent)
         set_entry(t, row, i, id);
     share_front(t, row, hit, hit * t->o.block_size);

@@ -214,6 +214,21 @@ const struct block_pool *block_tables_pool(const struct block_tables *tables);
 struct block_log;
 struct block_log *block_tables_log(const struct block_tables *tables);
 
+/* What is published from a root up to a block that nothing follows. */
+struct block_chain {
+    uint64_t hash;                 /* of all its tokens */
+    uint64_t owner;                /* of its root */
+    bool salted;                   /* likewise */
+    uint32_t blocks, cached, held; /* in all; of these */
+    uint64_t hits;                 /* new sequences that have begun with some of it */
+    uint32_t rank;                 /* of its last block, block_pool_rank(); NO_BLOCK: it is not cached */
+};
+
+/* block_tables_chain(tables, id, chain, ids, most): the chain that ends with a block, and the first `most` of its blocks;
+ * false: the block is not published, or another one follows. O(blocks of the chain). */
+bool block_tables_chain(struct block_tables *tables, uint32_t id, struct block_chain *chain, uint32_t *ids,
+                        uint32_t most);
+
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);
 

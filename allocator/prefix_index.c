@@ -152,6 +152,18 @@ size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const 
     return r->salt_bytes;
 }
 
+uint64_t prefix_index_owner(const struct prefix_index *index, uint32_t root, bool *salted)
+{
+    *salted = index->roots[root].salt_bytes > 0;
+    return index->roots[root].owner;
+}
+
+void prefix_index_hit(struct prefix_index *index, uint32_t id)
+{
+    assert(index->nodes[id].published);
+    index->nodes[id].hits++;
+}
+
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root)
 {
     if (root != NO_ROOT)

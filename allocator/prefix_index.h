@@ -31,6 +31,7 @@ struct prefix_node {
     uint32_t first_child, next_sibling, prev_sibling;
     uint32_t next_in_bucket; /* of the hash table */
     bool published;
+    uint32_t hits; /* new sequences whose beginning ended here */
 };
 
 /* prefix_index_create(blocks, block_size, tokens, hash_shift, index): `tokens` [blocks][block_size] is
@@ -50,6 +51,9 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
 /* prefix_index_salt: the salt of a root, which stays as long as a reference; returns its bytes. */
 size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt);
 
+/* prefix_index_owner: who has opened a root. */
+uint64_t prefix_index_owner(const struct prefix_index *index, uint32_t root, bool *salted);
+
 /* References to a root; NO_ROOT is fine for both. Without one it stays as long as blocks are published under
  * it. */
 void prefix_index_retain_root(struct prefix_index *index, uint32_t root);
@@ -60,6 +64,9 @@ void prefix_index_close_root(struct prefix_index *index, uint32_t root);
  * none. O(n). */
 uint32_t prefix_index_match(struct prefix_index *index, uint32_t root, const uint32_t *tokens, uint32_t n,
                             uint32_t *last);
+
+/* prefix_index_hit: a new sequence begins with what ends in this published block. */
+void prefix_index_hit(struct prefix_index *index, uint32_t id);
 
 /* prefix_index_publish(index, root, parent, id): add `id`, whose tokens stand in the arena, after the
  * published block `parent` (NO_BLOCK: at the root). Returns 0, or ATTND_EXISTS if another block already

@@ -37,6 +37,7 @@
 #include "scheduler/swap_cache.h"
 #include "scheduler/swapping.h"
 #include "scheduler/turns.h"
+#include "scheduler/workload_run.h"
 
 #include <assert.h>
 #include <math.h>
@@ -68,7 +69,8 @@ struct client_queue {
     struct step *step;
     struct copy_list *copies;
     bool takes_part;      /* some request */
-    bool short_of_blocks; /* a request waits for some */
+    bool short_of_blocks; /* a request waits for some, */
+    uint64_t short_id;    /* on this sequence; 0: on none */
     bool whole;           /* the request being taken goes into the step as a whole */
     bool early;           /* others may have their turns yet, and give blocks back: */
     bool hesitates;       /* so the request being taken has not failed for want of them */
@@ -409,6 +411,34 @@ static int check_kernel(struct client_queue *c, struct request *request)
     return 0;
 }
 
+/* ---- why a request waits ------------------------------------------------------------------------- */
+
+static int wait_for(struct request *request, enum wait_reason reason)
+{
+    request->queued.wait = (struct wait_note){.reason = reason};
+    return WAIT;
+}
+
+/* It waits for `needed` blocks, behind another one that waits for some, or since they are promised to a workload. */
+static int wait_for_blocks(struct client_queue *c, struct request *request, uint64_t needed)
+{
+    struct block_pool_counts counts = block_pool_counts(block_tables_pool(tables_of(c)));
+    struct wait_note *note = &request->queued.wait;
+    *note = (struct wait_note){
+        .reason = WAIT_FOR_BLOCKS, .needed = needed, .free = counts.free, .reclaimable = counts.cached};
+    if (c->short_of_blocks) {
+        note->behind = c->short_id ? BEHIND_SEQUENCE : BEHIND_NOTHING;
+        note->behind_id = c->short_id;
+        return WAIT;
+    }
+    if (reservation_promised(c->o.state) > reservation_declared(c->o.state))
+        note->behind_id = workload_run_oldest(c->o.state->workloads);
+    note->behind = note->behind_id ? BEHIND_WORKLOAD : BEHIND_NOTHING;
+    c->short_of_blocks = true;
+    c->short_id = request->queued.on_count ? request->queued.on[0].id : 0;
+    return WAIT;
+}
+
 /* ---- room ---------------------------------------------------------------------------------------- */
 
 /* Blocks that the rows of a request take out of what is kept for their own sequences: each as many as it
@@ -470,7 +500,7 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
     if (need == 0)
         return 0;
     if (c->short_of_blocks)
-        return WAIT; /* behind the one that is */
+        return wait_for_blocks(c, request, need); /* behind the one that is */
     uint64_t drawn = drawn_from_promises(c, request), promised = reservation_promised(c->o.state) - drawn;
     if (promised && need + promised > available) {
         reservation_note_all(c->o.state); /* somebody may have stopped sharing meanwhile */
@@ -489,8 +519,7 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
                  (swap.blocks <= counts.blocks && swapping_out(c->o.state->swapping, &swap, c->copies));
     if (!comes && nothing_runs(c)) /* else those that are in a step may leave after it */
         return hesitates(c, request) ? WAIT : fail_for_blocks(c, request, need, promised);
-    c->short_of_blocks = true;
-    return WAIT;
+    return wait_for_blocks(c, request, need);
 }
 
 /* Swap a row in whose bytes are in host memory; there is room. */
@@ -527,7 +556,7 @@ static int bring_in(struct client_queue *c, struct request *request, const struc
             swap_in(c, row);
         else
             c->short_of_blocks = true;
-        result = WAIT;
+        result = wait_for(request, WAIT_FOR_SWAP);
     }
     return result;
 }
@@ -844,13 +873,17 @@ static int take(struct client_queue *c, struct request *request)
 }
 
 /* Whether a request must wait for another step: an earlier one on one of its sequences is in this one or
- * waits itself. Later ones wait behind it. */
-static bool is_behind(struct client_queue *c, const struct request *request)
+ * waits itself; that is noted. Later ones wait behind it. */
+static bool is_behind(struct client_queue *c, struct request *request)
 {
     bool behind = false;
     for (uint32_t i = 0; i < request->queued.on_count; i++) {
         const struct sequence *s = sequence_of(c, request->queued.on[i].id);
-        behind |= s && s->ordered == c->forming; /* of unknown ones resolve() will say so */
+        if (!s || s->ordered != c->forming) /* of unknown ones resolve() will say so */
+            continue;
+        behind = true;
+        request->queued.wait =
+            (struct wait_note){.reason = WAIT_FOR_SEQUENCE, .behind = BEHIND_SEQUENCE, .behind_id = s->id};
     }
     for (uint32_t i = 0; i < request->queued.on_count; i++) { /* after that: one may be named twice */
         struct sequence *s = sequence_of(c, request->queued.on[i].id);
@@ -961,6 +994,7 @@ static int take_turn(struct client_queue *c, struct request *request)
     mark(c, request);
     c->hesitates = false;
     turns_forget(c->turns, request); /* a batch deletes sequences, and with them what is kept on them */
+    (void)wait_for(request, WAIT_FOR_STEP); /* unless whoever lets it wait has another reason */
     int rc = take(c, request);
     charge(c, request, before_us);
     request->queued.tried = !c->hesitates;
@@ -1017,6 +1051,7 @@ static void begin_forming(struct client_queue *c, struct step *step)
     c->copies = step_copies(step);
     c->forming++;
     c->short_of_blocks = c->takes_part = c->early = false;
+    c->short_id = 0;
     turns_begin(c->turns);
     budget_begin(&c->o.state->waiting);
 }
@@ -1067,7 +1102,11 @@ static void gather_queued(struct client_queue *c)
             finish_taking(c, request);
             continue;
         }
-        bool behind = is_behind(c, request) | awaits_streamed(c, request);
+        bool behind = is_behind(c, request);
+        if (!behind && !looking)
+            (void)wait_for(request, WAIT_FOR_TURN); /* until it has had it */
+        if (!behind && awaits_streamed(c, request))
+            behind = wait_for(request, WAIT_FOR_STEP) != 0;
         turns_keep(c->turns, request);
         if (looking)
             mark(c, request);
@@ -1116,6 +1155,11 @@ void client_queue_begin(struct client_queue *c, struct step *step)
         gather_queued(c);
     take_resuming(c);
     take_small(c);
+}
+
+const struct request *client_queue_first(const struct client_queue *c)
+{
+    return c->queue.first;
 }
 
 double client_queue_at(struct client_queue *c, double *next_but_one)

@@ -61,6 +61,9 @@ void client_queue_look(struct client_queue *queue, const struct step *step);
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
 
+/* client_queue_first: those that wait, linked by `next`, between two turns. Each has queued.wait. */
+const struct request *client_queue_first(const struct client_queue *queue);
+
 /* client_queue_wait_s: seconds until what is queued has to run, since its queries have waited for company
  * as long as they may; 0: now, negative: nothing is queued. */
 double client_queue_wait_s(const struct client_queue *queue);

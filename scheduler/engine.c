@@ -70,8 +70,6 @@ struct engine {
     struct engine_options o;
     struct engine_state state;
 
-    struct request_list alone; /* requests that wait until no step is in flight */
-
     struct doorbell *doorbell; /* NULL: no client has registered memory */
     uint32_t loop_requests;    /* of state.requests; the others are the doorbell's */
     struct request *requests;  /* [loop_requests] */
@@ -150,12 +148,12 @@ static void check_invariants(struct engine *e)
  * parts there is a step. */
 static bool run_next_alone(struct engine *e)
 {
-    struct request *request = e->alone.first;
+    struct request *request = e->state.alone.first;
     if (!request || steps_in_flight(e->state.steps))
         return false;
     bool runs = !e->state.failed; /* else completing it says that it has */
     if (!runs || request_kinds[request->kind].run(&e->state, request) != REQUEST_WAITS)
-        complete(request_list_take(&e->alone), e);
+        complete(request_list_take(&e->state.alone), e);
     return true;
 }
 
@@ -168,7 +166,7 @@ static void handle(struct engine *e, struct request *request)
         client_queue_add(e->state.clients, request);
         break;
     case REQUEST_ALONE:
-        request_list_append(&e->alone, request);
+        request_list_append(&e->state.alone, request);
         break;
     case REQUEST_AT_ONCE:
         if (kind->run(&e->state, request) != REQUEST_WAITS)
@@ -303,7 +301,7 @@ static void add_bulk(struct engine *e, struct step *step, double bulk_us)
 static bool form_step(struct engine *e)
 {
     struct step *step;
-    if ((e->alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
+    if ((e->state.alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
     client_queue_begin(e->state.clients, step);
     workload_run_begin(e->state.workloads, step);
@@ -371,7 +369,8 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= formed;
     if (formed || (!worked && steps_in_flight(e->state.steps) == 0))
         worked |= workload_run_verify(e->state.workloads, !worked);
-    bool computes = e->alone.first || steps_in_flight(e->state.steps) || e->state.failed || e->state.stopping;
+    bool computes =
+        e->state.alone.first || steps_in_flight(e->state.steps) || e->state.failed || e->state.stopping;
     if (computes || !worked)
         worked |= step_roof_turn(e->state.steps, computes, now_s);
     workload_run_report(e->state.workloads);

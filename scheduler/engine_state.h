@@ -39,6 +39,7 @@ struct engine_state {
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */
+    struct request_list alone;        /* that wait until no step is in flight; engine.c */
     struct request_list self_tests;   /* that wait for a verdict; backend_ops.c */
     struct request_list questions;    /* that are answered in parts; inspect.c */
     uint32_t question_work;           /* entries and blocks that a part looks at */

@@ -4,11 +4,15 @@
 
 #include "allocator/block_log.h"
 #include "config/numbers.h"
+#include "scheduler/client_queue.h"
 #include "scheduler/doorbell.h"
 #include "scheduler/history.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swap_cache.h"
+#include "scheduler/workload.h"
+#include "scheduler/workload_run.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool inspect_sees(const struct request *request, uint64_t key)
@@ -423,6 +427,114 @@ int inspect_pool(struct engine_state *state, struct request *request)
     ask->looked_at = n;
     page->next = ask->first + n < all ? ask->first + n : 0;
     return ask->unowned ? ask_in_parts(state, request) : 0;
+}
+
+/* ---- the prefix index ---------------------------------------------------------------------------- */
+
+/* Seconds since the latest change of a block. */
+static double rests_s(const struct engine_state *state, uint32_t block)
+{
+    const struct block_life *life = block_log_life(block_tables_log(step_tables(state->steps)), block);
+    const struct life_change *last = &life->changes[(life->count - 1) % LIFE_CHANGES];
+    double rests = life->count ? state->now_s - (double)last->time_ms * 1e-3 : 0;
+    return rests > 0 ? rests : 0;
+}
+
+/* One page of chains, by their last blocks; of few among many blocks perhaps a short one, or an empty one. */
+int inspect_prefixes(struct engine_state *state, struct request *request)
+{
+    struct request_prefixes *out = &request->prefixes;
+    struct request_page *page = &out->page;
+    struct block_tables *tables = step_tables(state->steps);
+    uint32_t all = (uint32_t)state->config->pool_blocks, work = REQUEST_NODES_MAX;
+    out->epoch = history_epoch(state);
+    out->chains = request_alloc(request, page->limit, sizeof *out->chains);
+    out->block_ids = request_alloc(request, REQUEST_IDS_MAX, sizeof *out->block_ids);
+    if (!out->chains || !out->block_ids)
+        return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
+    uint32_t id = page->cursor < all ? (uint32_t)page->cursor : all;
+    for (; id < all && work > 0 && out->count < page->limit; id++) {
+        struct chain_view *view = &out->chains[out->count];
+        uint32_t room = REQUEST_IDS_MAX - out->block_id_count;
+        work--;
+        if (!block_tables_chain(tables, id, &view->chain, out->block_ids + out->block_id_count,
+                                smaller(room, REQUEST_LISTED_MAX)))
+            continue;
+        work -= smaller(work, view->chain.blocks);
+        if (!inspect_sees(request, view->chain.owner))
+            continue;
+        view->listed = smaller(view->chain.blocks, smaller(room, REQUEST_LISTED_MAX));
+        if (view->listed < view->chain.blocks && view->listed == room && out->count > 0)
+            break; /* on the next page there is room for it */
+        view->idle_s = rests_s(state, id);
+        out->block_id_count += view->listed;
+        out->count++;
+    }
+    page->next = id < all ? id : 0;
+    return 0;
+}
+
+/* ---- what waits ---------------------------------------------------------------------------------- */
+
+/* What something waits behind keeps its number to itself, if it is another key's. */
+static void hide_foreign(const struct engine_state *state, const struct request *ask, struct wait_note *note)
+{
+    uint64_t key = 0;
+    bool there = note->behind == BEHIND_WORKLOAD && workload_run_key(state->workloads, note->behind_id, &key);
+    uint32_t row =
+        note->behind == BEHIND_SEQUENCE ? sequences_find(state->sequences, note->behind_id) : NO_ROW;
+    if (row != NO_ROW)
+        key = sequences_at(state->sequences, row)->key;
+    if (!(there || row != NO_ROW) || !inspect_sees(ask, key))
+        note->behind_id = ask->sees_all ? note->behind_id : 0;
+}
+
+/* Add a request that waits, or count it, if it is another key's. */
+static void add_wait(const struct engine_state *state, struct request *ask, const struct request *waits,
+                     struct wait_note note)
+{
+    struct request_waiting *out = &ask->waiting;
+    bool seen = inspect_sees(ask, waits->key) && out->count < REQUEST_WAITS_MAX;
+    out->others += !seen;
+    if (!seen)
+        return;
+    struct wait_view *view = &out->views[out->count++];
+    *view = (struct wait_view){.kind = request_kinds[waits->kind].name,
+                               .sequences = waits->queued.on_count,
+                               .id_count = smaller(waits->queued.on_count, REQUEST_WAIT_IDS_MAX),
+                               .since_s = state->now_s - waits->submitted_s,
+                               .note = note};
+    snprintf(view->name, sizeof view->name, "%s", waits->name);
+    snprintf(view->owner, sizeof view->owner, "%s", waits->owner_name);
+    hide_foreign(state, ask, &view->note);
+    for (uint32_t i = 0; i < view->id_count; i++)
+        view->ids[i] = waits->queued.on[i].id;
+}
+
+int inspect_waiting(struct engine_state *state, struct request *request)
+{
+    struct request_waiting *out = &request->waiting;
+    uint32_t most = smaller(state->requests + WORKLOADS_MAX, REQUEST_WAITS_MAX);
+    struct wait_view view;
+    uint64_t key;
+    out->epoch = history_epoch(state);
+    out->views = request_alloc(request, most, sizeof *out->views);
+    if (!out->views)
+        return request_fail(request, ATTND_INVALID, "the answer has no room for all that waits");
+    for (const struct request *r = client_queue_first(state->clients); r; r = r->next)
+        add_wait(state, request, r, r->queued.wait);
+    for (const struct request *r = state->alone.first; r; r = r->next)
+        add_wait(state, request, r, (struct wait_note){.reason = WAIT_FOR_STEP});
+    for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        if (!workload_run_waits(state->workloads, i, &view, &key))
+            continue;
+        bool seen = inspect_sees(request, key) && out->count < most;
+        out->others += !seen;
+        hide_foreign(state, request, &view.note);
+        if (seen)
+            out->views[out->count++] = view;
+    }
+    return 0;
 }
 
 /* ---- the audit ----------------------------------------------------------------------------------- */

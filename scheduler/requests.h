@@ -21,6 +21,7 @@
 #include "scheduler/step.h"
 #include "scheduler/swap_cache.h"
 #include "scheduler/tenant_calls.h"
+#include "scheduler/waiting.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -37,6 +38,7 @@ enum {
     REQUEST_IDS_MAX = 100000,  /* block ids in one answer, */
     REQUEST_LISTED_MAX = 1000, /* and of one sequence; the rest is had by pages of its table */
     REQUEST_SCAN_MAX = 65536,  /* blocks looked at for one page, */
+    REQUEST_NODES_MAX = 16384, /* or blocks of the prefix index, */
     REQUEST_ROWS_MAX = 16384,  /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
@@ -44,7 +46,11 @@ enum {
     REQUEST_FORKS_MAX = 1000,       /* of one sequence at a time */
     REQUEST_IDS_AHEAD = 1 << 19,    /* ids that may be given out without another limit */
     REQUEST_BATCH_VIEWS_MAX = 8192, /* sequences in its answer */
-    REQUEST_EVENTS_MAX = 2048       /* events in one part of a stream */
+    REQUEST_EVENTS_MAX = 2048,      /* events in one part of a stream */
+    REQUEST_NAME_BYTES = 129,       /* of its X-Request-Id, */
+    REQUEST_OWNER_BYTES = 64,       /* and of the name of its key */
+    REQUEST_WAITS_MAX = 4608,       /* in an answer: calls and workloads */
+    REQUEST_WAIT_IDS_MAX = 16       /* sequences of one of these */
 };
 
 #define REQUEST_POSITION_ABSENT UINT32_MAX
@@ -96,6 +102,8 @@ enum request_change {
     XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
     XX(STEPS, AT_ONCE, NOTHING, false, inspect_steps)                                                        \
     XX(BLOCK_LIFE, AT_ONCE, NOTHING, false, history_life)                                                    \
+    XX(WAITING, AT_ONCE, NOTHING, false, inspect_waiting)                                                    \
+    XX(PREFIXES, AT_ONCE, NOTHING, false, inspect_prefixes)                                                  \
     XX(EVENTS, AT_ONCE, NOTHING, false, history_watch)                                                       \
     XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
     XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
@@ -455,6 +463,39 @@ struct request_events {
     uint32_t count;
 };
 
+/* Something that waits, as it is shown. */
+struct wait_view {
+    const char *kind; /* the request's, as in request_kinds; NULL: sequences of a workload */
+    char name[REQUEST_NAME_BYTES], owner[REQUEST_OWNER_BYTES];
+    uint64_t ids[REQUEST_WAIT_IDS_MAX];
+    uint32_t id_count, sequences; /* listed, and in all */
+    uint64_t workload;            /* 0: none */
+    double since_s;               /* that it has waited */
+    struct wait_note note;
+};
+
+struct request_waiting {
+    uint64_t epoch;          /* out, like */
+    struct wait_view *views; /* [count] */
+    uint32_t count, others;  /* that the key sees; of others */
+};
+
+/* A chain of the prefix index, as it is shown. */
+struct chain_view {
+    struct block_chain chain;
+    uint32_t listed; /* of its blocks, the first ones */
+    double idle_s;   /* since its last block was taken, shared, published or given back */
+};
+
+struct request_prefixes {
+    struct request_page page;  /* its cursor is a block */
+    uint64_t epoch;            /* out, like */
+    struct chain_view *chains; /* [count] */
+    uint32_t count;
+    uint32_t *block_ids; /* [block_id_count] those listed of one chain after the other */
+    uint32_t block_id_count;
+};
+
 struct request_check {
     const char *fault; /* out; NULL: none */
     /* How far an audit has come; inspect.c. */
@@ -524,6 +565,7 @@ struct request_queued {
     uint32_t on_count;
     struct request_sequence one;    /* `on`, when there is one that `id` names */
     int32_t priority;               /* of its sequences' the highest */
+    struct wait_note wait;          /* why it waits, once it does */
     bool passed_over;               /* a step was formed without it */
     struct reserve_request *writes; /* [on_count]: what it writes; NULL before that is known */
     double estimate_us;             /* of what it computes */
@@ -554,7 +596,9 @@ struct request {
     uint64_t key;        /* to whom belongs what it makes, and whose alone it sees, but if it */
     bool sees_all;       /* or there are no keys (0) */
     bool displaces_all;  /* the daemon's own: sequences of any priority make room */
-    struct tenant_quotas quotas; /* of the key */
+    struct tenant_quotas quotas;          /* of the key */
+    char name[REQUEST_NAME_BYTES];        /* X-Request-Id, for people; empty: none */
+    char owner_name[REQUEST_OWNER_BYTES]; /* of the key; likewise */
     uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */
     uint32_t weight;     /* of the owner; 0 is 1 */
     uint64_t connection; /* and on which connection of its own */
@@ -597,7 +641,7 @@ struct request {
         struct model_constants parameters;  /* PARAMETERS: those given replace the model's */
         struct request_check check;         /* SELF_TEST, AUDIT */
         struct request_forget forget;       /* FORGET */
-        struct request_page page;           /* BLOCKS, STATS, LIST, POOL: what these begin with: */
+        struct request_page page;           /* BLOCKS, STATS, LIST, POOL, PREFIXES: what these begin with: */
         struct request_listing list;        /* LIST; STATS begins with it, too */
         struct request_stats stats;         /* STATS */
         struct request_pool pool;           /* POOL */
@@ -605,6 +649,8 @@ struct request {
         struct request_trim trim;           /* TRIM */
         struct request_life life;           /* BLOCK_LIFE */
         struct request_events events;       /* EVENTS */
+        struct request_waiting waiting;     /* WAITING */
+        struct request_prefixes prefixes;   /* PREFIXES */
         struct request_doorbell doorbell;   /* DOORBELL */
         struct request_workload workload;   /* WORKLOAD_START, WORKLOAD, WORKLOAD_CANCEL */
     };                                      /* DELETE needs none */

@@ -71,6 +71,7 @@ struct reservation {
         uint64_t own;
         bool sharing_ended; /* somebody may be the last holder of common blocks */
     } places[RESERVATION_PLACES];
+    uint64_t needed, there; /* blocks that were compared last */
 };
 
 int reservation_create(const struct config *config, struct reservation **result)
@@ -362,21 +363,30 @@ bool reservation_may_run(struct engine_state *state, const struct reservation_pl
     struct reservation *x = state->reservation;
     struct outlook o = outlook_of(x, plan, hit);
     uint64_t all = available(state) - x->declared;
+    x->needed = geometry_blocks(&x->config->geometry, plan->fill) - hit->held + x->running + x->to_fill;
+    x->there = x->declared > available(state) ? 0 : all;
     if (x->declared > available(state))
         return false;
     if (x->config->admission == ADMISSION_OPTIMISTIC) /* each has a block to grow into */
-        return geometry_blocks(&x->config->geometry, plan->fill) - hit->held + x->running + x->to_fill <= all;
+        return x->needed <= all;
     uint32_t holder = find_holder(state, hit), at = 2 * x->config->limits.sequences;
     uint32_t common = holder != NO_ROW ? x->outlooks[holder].common : 0;
     if (holder != NO_ROW)
         set_common(x, holder, hit->held);
     enter(x, at, &o);
-    bool may = forecast(x) <= all;
+    x->needed = forecast(x);
+    bool may = x->needed <= all;
     o.runs = false;
     enter(x, at, &o);
     if (holder != NO_ROW)
         set_common(x, holder, common);
     return may;
+}
+
+void reservation_compared(const struct engine_state *state, uint64_t *needed, uint64_t *there)
+{
+    *needed = state->reservation->needed;
+    *there = state->reservation->there;
 }
 
 /* A row runs from now on. */

@@ -75,6 +75,8 @@ struct reservation_plan {
  * `row`. O(buckets). */
 bool reservation_may_run(struct engine_state *state, const struct reservation_plan *plan,
                          const struct block_tables_hit *hit);
+/* reservation_compared: the figures that reservation_may_run() compared last: blocks that it takes, and that there are. */
+void reservation_compared(const struct engine_state *state, uint64_t *needed, uint64_t *there);
 void reservation_run(struct engine_state *state, uint32_t row, const struct reservation_plan *plan,
                      const struct block_tables_hit *hit);
 

@@ -20,6 +20,7 @@
 #include "kernels/values.h"
 #include "scheduler/quantiles.h"
 #include "scheduler/tenants.h"
+#include "scheduler/waiting.h"
 #include "scheduler/workload_outputs.h"
 
 #include <stdbool.h>
@@ -152,6 +153,8 @@ struct workload {
     uint64_t key;                /* to which it belongs; 0: none */
     struct tenant_quotas quotas; /* of the key */
     bool held_back;              /* by them, or its client, who does not read, from admitting more */
+    struct wait_note wait;       /* why the first one that waits does */
+    double wait_s;               /* and since when */
     uint32_t *waiting;           /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */

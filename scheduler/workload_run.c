@@ -43,6 +43,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -470,23 +471,50 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
     w->report.running++;
 }
 
+/* Note why the sequence of a workload that is next in line waits, and that no other is looked at now. */
+static bool note_wait(struct workload_run *d, struct workload *w, enum wait_reason reason)
+{
+    bool goes_on = w->wait_s > 0 && w->wait.reason == reason;
+    w->wait_s = goes_on ? w->wait_s : d->o.state->now_s;
+    w->wait = (struct wait_note){.reason = reason};
+    if (reason == WAIT_FOR_BLOCKS)
+        reservation_compared(d->o.state, &w->wait.needed, &w->wait.free);
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *other = d->workloads[i];
+        if (!other || other == w || !other->waiting_count || other->held_back)
+            continue;
+        other->wait_s =
+            other->wait_s > 0 && other->wait.reason == WAIT_FOR_TURN ? other->wait_s : d->o.state->now_s;
+        other->wait =
+            (struct wait_note){.reason = WAIT_FOR_TURN, .behind = BEHIND_WORKLOAD, .behind_id = w->report.id};
+    }
+    return false;
+}
+
 /* Start the sequence that is next in line, if it may; false when it has to wait. */
 static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row;
     const struct reservation_plan plan = plan_of(d, w, ordinal);
     w->held_back = !is_within_quotas(d, w, &plan) || !has_room_for_outputs(w, &plan);
-    if (w->held_back)
+    if (w->held_back) {
+        note_wait(d, w, WAIT_FOR_SLOTS);
         return true; /* the others need not wait for it */
+    }
     /* one that decodes nothing has its last token appended all the same: a step must end it */
     uint32_t known = smaller(plan.fill, plan.length - 1);
     spell(w, ordinal, 0, known, d->tokens);
     const struct block_tables_hit hit = block_tables_match(d->tables, w->root, d->tokens, known);
-    if (is_being_filled(d, w, ordinal, known, hit.hit) || !has_rows_for(d, &plan) ||
-        !reservation_may_run(d->o.state, &plan, &hit) ||
-        block_tables_add(d->tables, w->root, d->tokens, known, &row) != 0)
-        return false;
+    if (is_being_filled(d, w, ordinal, known, hit.hit))
+        return note_wait(d, w, WAIT_FOR_SEQUENCE);
+    if (!has_rows_for(d, &plan))
+        return note_wait(d, w, WAIT_FOR_SLOTS);
+    if (!reservation_may_run(d->o.state, &plan, &hit))
+        return note_wait(d, w, WAIT_FOR_BLOCKS);
+    if (block_tables_add(d->tables, w->root, d->tokens, known, &row) != 0)
+        return note_wait(d, w, WAIT_FOR_SLOTS); /* rows that leave with a step in flight */
     pop_waiting(w);
+    w->wait_s = 0;
     if (w->sequences[ordinal].admitted_s < 0)
         w->report.cached_tokens += (uint64_t)hit.hit * d->g->block_size;
     reservation_run(d->o.state, row, &plan, &hit);
@@ -1518,6 +1546,46 @@ static void forget_expired(struct workload_run *d)
             *at = NULL;
         }
     }
+}
+
+uint64_t workload_run_oldest(const struct workload_run *d)
+{
+    const struct workload *oldest = NULL;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        const struct workload *w = d->workloads[i];
+        if (w && w->report.running && (!oldest || w->report.id < oldest->report.id))
+            oldest = w;
+    }
+    return oldest ? oldest->report.id : 0;
+}
+
+bool workload_run_key(const struct workload_run *d, uint64_t id, uint64_t *key)
+{
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        if (!d->workloads[i] || d->workloads[i]->report.id != id)
+            continue;
+        *key = d->workloads[i]->key;
+        return true;
+    }
+    return false;
+}
+
+bool workload_run_waits(const struct workload_run *d, uint32_t i, struct wait_view *view, uint64_t *key)
+{
+    const struct workload *w = i < WORKLOADS_MAX ? d->workloads[i] : NULL;
+    if (!w || (!w->waiting_count && w->next_arrival >= w->request_count))
+        return false;
+    *key = w->key;
+    *view = (struct wait_view){.workload = w->report.id, .sequences = w->waiting_count, .note = w->wait};
+    snprintf(view->owner, sizeof view->owner, "%s", w->report.owner);
+    if (w->waiting_count) {
+        view->since_s = w->wait_s > 0 ? d->o.state->now_s - w->wait_s : 0;
+        return true;
+    }
+    view->note = (struct wait_note){.reason = WAIT_FOR_ARRIVAL};
+    view->sequences = w->request_count - w->next_arrival;
+    view->since_s = d->o.state->now_s - w->started_s;
+    return true;
 }
 
 int workload_run_list(struct engine_state *state, struct request *request)

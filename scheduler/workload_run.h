@@ -59,6 +59,13 @@ void workload_run_report(struct workload_run *run);
 /* workload_run_of_key: a workload that belongs to the key and has not ended; 0: none. */
 uint64_t workload_run_of_key(const struct workload_run *run, uint64_t key);
 
+/* workload_run_oldest: the one that runs longest; 0: none runs. workload_run_waits(run, i, view): what of the i-th
+ * one waits, and why; false: nothing, or there is none. */
+uint64_t workload_run_oldest(const struct workload_run *run);
+struct wait_view;
+bool workload_run_key(const struct workload_run *run, uint64_t id, uint64_t *key); /* to whom one belongs */
+bool workload_run_waits(const struct workload_run *run, uint32_t i, struct wait_view *view, uint64_t *key);
+
 /* workload_run_fail: the backend has failed and no step is in flight: cancel every workload. */
 void workload_run_fail(struct workload_run *run);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api_history.c - what has happened: /v1/events and /v1/blocks/{id}/history.
+/* api_history.c - what happens, and why it does not: /v1/events, /v1/blocks/{id}/history, /v1/waiting, /v1/prefixes.
  *
  * A stream of events is one request that goes back and forth: the engine keeps it until there is something to tell,
  * here that is written, and when the client has taken it the request is asked again, from the number on at which the
@@ -209,6 +209,164 @@ static void render_events(struct http_exchange *x, const struct request *request
         write_event(w, events, &of->changes[i], c);
 }
 
+/* ---- the prefix cache ------------------------------------------------------------------------------ */
+
+static void write_chain(struct json_writer *w, const struct chain_view *v, const uint32_t *ids,
+                        const struct render_context *c)
+{
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)v->chain.hash);
+    json_open(w, NULL, '{');
+    json_string(w, "chain", hash);
+    json_bool(w, "salted", v->chain.salted);
+    json_uint(w, "tokens", (uint64_t)v->chain.blocks * c->config->geometry.block_size);
+    api_write_ids(w, "blocks", ids, v->listed);
+    json_uint(w, "block_count", v->chain.blocks);
+    json_uint(w, "cached", v->chain.cached);
+    json_uint(w, "held", v->chain.held);
+    json_uint(w, "hits", v->chain.hits);
+    json_double(w, "last_used_s", round(v->idle_s * 1e3) / 1e3);
+    if (v->chain.rank == NO_BLOCK)
+        json_null(w, "evicted_next");
+    else
+        json_uint(w, "evicted_next", (uint64_t)v->chain.rank + 1);
+    json_close(w, '}');
+}
+
+static void render_prefixes(struct http_exchange *x, const struct request *request,
+                            const struct render_context *c)
+{
+    const struct request_prefixes *of = &request->prefixes;
+    const uint32_t *ids = of->block_ids;
+    struct json_writer *w = &x->reply;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", of->epoch);
+    json_open(w, "items", '[');
+    for (uint32_t i = 0; i < of->count; i++) {
+        write_chain(w, &of->chains[i], ids, c);
+        ids += of->chains[i].listed;
+    }
+    json_close(w, ']');
+    api_write_next(w, request->page.next);
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
+/* ---- what waits ------------------------------------------------------------------------------------ */
+
+static const char *const wait_reasons[] = {
+#define XX(constant, name) name,
+    WAIT_MAP(XX)
+#undef XX
+};
+
+/* What it waits behind, in words; empty: nothing. */
+static void describe_behind(const struct wait_note *note, char *text, size_t bytes)
+{
+    text[0] = '\0';
+    if (note->behind != BEHIND_NOTHING && !note->behind_id)
+        snprintf(text, bytes, "%sbehind what belongs to another key",
+                 note->reason == WAIT_FOR_BLOCKS ? "; " : "");
+    else if (note->behind != BEHIND_NOTHING)
+        snprintf(text, bytes, "%sbehind %s %llu", note->reason == WAIT_FOR_BLOCKS ? "; " : "",
+                 note->behind == BEHIND_WORKLOAD   ? "workload"
+                 : note->reason == WAIT_FOR_BLOCKS ? "a call that needs blocks on sequence"
+                                                   : "another call on sequence",
+                 (unsigned long long)note->behind_id);
+}
+
+static void write_detail(struct json_writer *w, const struct wait_view *v)
+{
+    static const char *const details[] = {
+        "its turn has not come",
+        "",
+        "waits for a step in flight, or for room in one",
+        "",
+        "its sequence is being swapped in",
+        "not due yet",
+        "no room for more sequences now: rows, quotas of its key, or outputs that wait"};
+    char behind[96], text[224];
+    const struct wait_note *note = &v->note;
+    describe_behind(note, behind, sizeof behind);
+    if (note->reason == WAIT_FOR_BLOCKS && !v->kind)
+        snprintf(text, sizeof text, "with all that run it needs %llu blocks up to their end; %llu can be had",
+                 (unsigned long long)note->needed, (unsigned long long)note->free);
+    else if (note->reason == WAIT_FOR_BLOCKS)
+        snprintf(text, sizeof text, "needs %llu blocks; %llu free, %llu can be reclaimed%s",
+                 (unsigned long long)note->needed, (unsigned long long)note->free,
+                 (unsigned long long)note->reclaimable, behind);
+    else if (note->reason == WAIT_FOR_SEQUENCE && note->behind == BEHIND_NOTHING)
+        snprintf(text, sizeof text, "another sequence is appending the same beginning, which it will share");
+    else
+        snprintf(text, sizeof text, "%s", behind[0] ? behind : details[note->reason]);
+    json_string(w, "detail", text);
+}
+
+static void write_wait(struct json_writer *w, const struct wait_view *v)
+{
+    char kind[24];
+    const struct wait_note *note = &v->note;
+    bool blocks = note->reason == WAIT_FOR_BLOCKS;
+    snprintf(kind, sizeof kind, "%s", v->kind ? v->kind : "workload");
+    for (char *c = kind; *c; c++)
+        *c = *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+    json_open(w, NULL, '{');
+    json_string(w, "kind", kind);
+    if (v->name[0])
+        json_string(w, "request", v->name);
+    else
+        json_null(w, "request");
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < v->id_count; i++)
+        json_uint(w, NULL, v->ids[i]);
+    json_close(w, ']');
+    json_uint(w, "sequence_count", v->sequences);
+    write_id(w, "workload", v->workload);
+    if (v->owner[0])
+        json_string(w, "owner", v->owner);
+    else
+        json_null(w, "owner");
+    json_double(w, "since_s", round(fmax(v->since_s, 0) * 1e3) / 1e3);
+    json_string(w, "reason", wait_reasons[note->reason]);
+    static const char *const figures[] = {"needed", "free", "reclaimable"};
+    const uint64_t values[] = {note->needed, note->free, note->reclaimable};
+    for (int i = 0; i < 3; i++) {
+        if (blocks)
+            json_uint(w, figures[i], values[i]);
+        else
+            json_null(w, figures[i]);
+    }
+    if (note->behind == BEHIND_NOTHING) {
+        json_null(w, "behind");
+    } else {
+        json_open(w, "behind", '{');
+        json_string(w, "kind", note->behind == BEHIND_WORKLOAD ? "workload" : "sequence");
+        write_id(w, "id", note->behind_id);
+        json_close(w, '}');
+    }
+    json_null(w, "estimate_s");
+    write_detail(w, v);
+    json_close(w, '}');
+}
+
+static void render_waiting(struct http_exchange *x, const struct request *request,
+                           const struct render_context *c)
+{
+    const struct request_waiting *of = &request->waiting;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", of->epoch);
+    json_uint(w, "count", of->count);
+    json_uint(w, "others", of->others);
+    json_open(w, "items", '[');
+    for (uint32_t i = 0; i < of->count; i++)
+        write_wait(w, &of->views[i]);
+    json_close(w, ']');
+    json_close(w, '}');
+    json_raw(w, "\n");
+}
+
 /* ---- the life of a block --------------------------------------------------------------------------- */
 
 static void render_life(struct http_exchange *x, const struct request *request,
@@ -258,6 +416,14 @@ static const struct api_schema schemas[] = {
     {"BlockHistory",
      "{epoch:uint block:uint generation:uint state:(free|held|cached|fenced) changes:[{epoch:uint "
      "time_s:number change:" BLOCK_CHANGES " refs:uint fill:uint sequence:id? generation:uint}]}"},
+    {"Prefixes", "{epoch:uint items:[{chain:text(16..16) salted:bool tokens:uint blocks:[uint] "
+                 "block_count:uint cached:uint "
+                 "held:uint hits:uint last_used_s:number evicted_next:uint?}] next:uint?}"},
+    {"Wait",
+     "{kind:text request:text? sequences:[id] sequence_count:uint workload:uint? owner:text? since_s:number "
+     "reason:(turn|blocks|step|sequence|swap|arrival|slots) needed:uint? free:uint? reclaimable:uint? "
+     "behind:{kind:(sequence|workload) id:uint?}? estimate_s:number? detail:text}"},
+    {"Waiting", "{epoch:uint count:uint others:uint items:[Wait]}"},
     {NULL, NULL},
 };
 
@@ -267,6 +433,11 @@ static const struct route routes[] = {
               "types?:text(..64) since?:uint", NULL, "BlockEvent|SequenceEvent|StepEvent|MissedEvent", 0),
     ASK(GET, "/v1/blocks/{id}/history", READ, BLOCK_LIFE, SMALL, api_parse_nothing, render_life, 200,
         "The latest changes of a block", NULL, NULL, "BlockHistory", 0),
+    ASK(GET, "/v1/prefixes", READ, PREFIXES, SMALL, api_parse_page, render_prefixes, 200,
+        "What new sequences may share: the chains of the prefix cache",
+        "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Prefixes", 0),
+    ASK(GET, "/v1/waiting", READ, WAITING, SMALL, api_parse_nothing, render_waiting, 200,
+        "What waits, and why: as the scheduler has decided", NULL, NULL, "Waiting", 0),
     {0},
 };
 

@@ -2,6 +2,7 @@
 /* main.c - the attnd daemon: command line, configuration, loop, signals, exit code. */
 #include "config/clock.h"
 #include "config/config.h"
+#include "allocator/block_log.h"
 #include "config/host_memory.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
@@ -628,13 +629,19 @@ static uint64_t connection_bytes(const struct config *config)
     return (uint64_t)(config->limits.connections + MANAGERS) * HTTP_CONNECTION_BYTES;
 }
 
+/* What the log of changes comes to take as blocks change. */
+static uint64_t history_bytes(const struct config *config)
+{
+    return block_log_bytes(config->pool_blocks, config->limits.sequences, config->history_epochs);
+}
+
 /* What is left for clients, now that the pool and all that is fixed has been taken; or memory.bytes. False: it is too
  * little to serve anybody. */
 static bool set_budget(struct daemon *d)
 {
     const struct config *config = d->state.config;
     uint64_t connections = connection_bytes(config), available = host_memory_available(),
-             left = available > connections ? available - connections : 0;
+             fixed = connections + history_bytes(config), left = available > fixed ? available - fixed : 0;
     d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
     if (available && config->memory_bytes > left) {
         fprintf(stderr,
@@ -1036,10 +1043,12 @@ static enum exit_code check_memory(const struct config *config)
     uint64_t here = host_memory_available(),
              there = attention_memory_available(config->backend, config->device),
              connections = connection_bytes(config),
-             host = config->host_blocks * geometry_block_bytes(&config->geometry);
+             host = config->host_blocks * geometry_block_bytes(&config->geometry),
+             history = history_bytes(config);
     bool on_device = attention_is_on_device(config->backend, config->device);
     uint64_t staging = on_device ? config->limits.staging_bytes : 0; /* else a part of memory.bytes */
-    uint64_t fixed = (on_device ? 0 : config->pool_bytes) + host + staging + connections + START_BYTES,
+    uint64_t fixed =
+                 (on_device ? 0 : config->pool_bytes) + host + staging + connections + history + START_BYTES,
              clients = config->memory_bytes ? config->memory_bytes
                        : here > fixed       ? here - fixed
                                             : 0;
@@ -1054,6 +1063,7 @@ static enum exit_code check_memory(const struct config *config)
         config_print_bytes(stdout, "staging, pinned", staging);
     printf("connections              %u x %d KiB\n", config->limits.connections, HTTP_CONNECTION_BYTES >> 10);
     config_print_bytes(stdout, "  together", connections);
+    config_print_bytes(stdout, "history of blocks", history);
     config_print_bytes(stdout, "the daemon, about", START_BYTES);
     config_print_bytes(stdout, config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)",
                        clients);

@@ -243,7 +243,8 @@ static bool is_conditional(const struct route *route)
 
 static void write_parameters(struct json_writer *w, const struct route *route)
 {
-    struct notation id = {"id", "id", w}, query = {route->about.query, route->about.query, w},
+    const char *of = route->kind == REQUEST_BLOCK_LIFE && !route->answer ? "uint(0..4294967295)" : "id";
+    struct notation id = {of, of, w}, query = {route->about.query, route->about.query, w},
                     tag = {"text", "text", w}, name_of = {"text(1..64)", "text(1..64)", w};
     char name[NAME_BYTES];
     json_open(w, "parameters", '[');
@@ -337,7 +338,8 @@ static bool may_answer(const struct route *route, int http_status)
         return !open;
     case 404: /* of what is named, or of everything at the management listener, */
         return named || !open || strstr(route->path, "{name}");
-    case 410:
+    case 410: /* likewise, and of what was, */
+        return named || (asks && route->kind == REQUEST_POOL);
     case 421:
         return named;
     case 412: /* of a content, */

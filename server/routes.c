@@ -190,6 +190,8 @@ static void estimate_memory(const struct http_exchange *x, const struct config *
         *lists = of_body;
         break;
     case REQUEST_EVENTS:
+    case REQUEST_WAITING:
+    case REQUEST_PREFIXES:
     case REQUEST_FORK:
     case REQUEST_LEASE:
     case REQUEST_BLOCKS:
@@ -328,17 +330,23 @@ static void end_body(struct http_exchange *x, struct daemon_state *daemon)
     x->staging = NULL;
 }
 
+_Static_assert((int)REQUEST_NAME_BYTES >= (int)HTTP_REQUEST_ID_BYTES &&
+                   (int)REQUEST_OWNER_BYTES >= (int)KEY_NAME_BYTES,
+               "names of requests and keys fit");
+
 /* Who asks, for the engine. */
 static void identify(struct request *request, const struct http_exchange *x)
 {
     const struct api_key *key = x->key;
     request->sees_all = access_sees_all(x);
+    snprintf(request->name, sizeof request->name, "%s", x->head.id);
     request->owner = x->peer;
     request->connection = x->connection;
     request->weight = 1;
     if (!key)
         return;
     request->key = key->id;
+    snprintf(request->owner_name, sizeof request->owner_name, "%s", key->name);
     request->owner = x->known ? key->id : x->peer;
     request->weight = key->weight;
     request->quotas = key->quotas.of_engine;

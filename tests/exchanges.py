@@ -85,11 +85,21 @@ class Contract:
             # chunks are shown as they came: their lengths are lines of their own
             for line in body.decode().replace("\r\n", "\n").split("\n"):
                 text = line.removeprefix("data: ")
-                if text.startswith('{"id"') and text.endswith("}"):
-                    wrong = self.problem({"$ref": "#/components/schemas/Workload"}, json.loads(text))
+                if text.startswith(('{"id"', '{"epoch"', '{"event"', '{"missed"')) and text.endswith("}"):
+                    value = json.loads(text)
+                    wrong = self.problem({"$ref": "#/components/schemas/" + self.schema_of_line(value)}, value)
                     if wrong:
                         return wrong
         return None
+
+    @staticmethod
+    def schema_of_line(value):
+        """What a line of a stream is: an event of /v1/events, or the report of a workload."""
+        if "missed" in value:
+            return "MissedEvent"
+        if "change" in value:
+            return "BlockEvent" if "block" in value else "SequenceEvent"
+        return "StepEvent" if "kv_bytes" in value else "Workload"
 
     def check_request(self, operation, target, fields, body):
         known = {p["name"]: p["schema"] for p in operation["parameters"] if p["in"] == "query"}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench_allocator.c - what the allocator costs: a pool operation, a decode step, a fork.
  *
- * Each figure is the median of ROUNDS rounds, with the fastest and slowest beside it. `--short` runs
+ * What is said to be noted has a log of changes, as the engine has. Each figure is the median of ROUNDS rounds, with the fastest and slowest beside it. `--short` runs
  * one small round, to show that it works. */
+#include "allocator/block_log.h"
 #include "allocator/block_table.h"
 #include "tests/bench/bench.h"
 
@@ -59,30 +60,41 @@ static void bench_pool(void)
         const char *what;
         enum pool_pattern pattern;
         uint32_t n;
+        bool noted;
     } cases[] = {
-        {"release + acquire, a million blocks, 64 of one sequence", RUNS, 64},
-        {"release + acquire, the same block each time", SAME_BLOCK, 1},
-        {"release + acquire, 256 random blocks a call", RANDOM_BATCH, 256},
+        {"release + acquire, a million blocks, 64 of one sequence", RUNS, 64, false},
+        {"release + acquire, the same block each time", SAME_BLOCK, 1, false},
+        {"release + acquire, 256 random blocks a call", RANDOM_BATCH, 256, false},
+        {"release + acquire, 64 of one sequence, noted", RUNS, 64, true},
+        {"release + acquire, the same block each time, noted", SAME_BLOCK, 1, true},
+        {"release + acquire, 256 random blocks a call, noted", RANDOM_BATCH, 256, true},
     };
     struct block_pool *pool;
+    struct block_log *log;
     double seconds[ROUNDS];
     uint32_t held = MILLION / 8 * 7, *ids = malloc(MILLION * sizeof *ids);
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         if (!ids || block_pool_create(MILLION, 16, NULL, NULL, NULL, &pool) != 0 ||
-            block_pool_acquire(pool, held, ids) != 0)
+            block_pool_acquire(pool, held, ids) != 0 || block_log_create(MILLION, 1, 1024, &log) != 0)
             abort();
+        block_pool_set_log(pool, cases[c].noted ? log : NULL);
         for (int r = 0; r < rounds; r++)
             seconds[r] = time_pool(pool, ids, held, cases[c].pattern, cases[c].n);
         print(cases[c].what, seconds, 1e-9, "ns", 10);
         block_pool_destroy(pool);
+        block_log_destroy(log);
     }
     free(ids);
 }
 
-static struct block_tables *make_tables(uint32_t blocks, uint32_t rows, uint32_t row_blocks)
+static struct block_tables *make_tables(uint32_t blocks, uint32_t rows, uint32_t row_blocks, uint32_t epochs)
 {
-    const struct block_tables_options o = {
-        .blocks = blocks, .block_size = 16, .layers = 32, .rows = rows, .row_blocks = row_blocks};
+    const struct block_tables_options o = {.blocks = blocks,
+                                           .block_size = 16,
+                                           .layers = 32,
+                                           .rows = rows,
+                                           .row_blocks = row_blocks,
+                                           .epochs = epochs};
     struct block_tables *t;
     if (block_tables_create(&o, &t) != 0)
         abort();
@@ -105,11 +117,11 @@ static void decode_step(struct block_tables *t, const uint32_t *all, uint32_t ro
 }
 
 /* 4 096 rows, each at another place in its block, one token each a step. */
-static void bench_decode(void)
+static void bench_decode(uint32_t epochs)
 {
     enum { ROWS = 4096, STEPS = 256 };
     double seconds[ROUNDS];
-    struct block_tables *t = make_tables(MILLION, ROWS, 256);
+    struct block_tables *t = make_tables(MILLION, ROWS, 256, epochs);
     struct reserve_request *requests = malloc(ROWS * sizeof *requests);
     struct block_copy *copies = malloc(ROWS * sizeof *copies);
     const uint32_t steps = rounds == 1 ? 4 : STEPS;
@@ -132,7 +144,9 @@ static void bench_decode(void)
             decode_step(t, all, ROWS, 1, requests, copies, step++);
         seconds[r] = (bench_now() - start) / steps / ROWS;
     }
-    print("decode step, per sequence of 4 096 (reserve to retire)", seconds, 1e-9, "ns", 20);
+    print(epochs ? "decode step, per sequence of 4 096, noted"
+                 : "decode step, per sequence of 4 096 (reserve to retire)",
+          seconds, 1e-9, "ns", 20);
     block_tables_destroy(t);
     free(requests);
     free(copies);
@@ -141,11 +155,11 @@ static void bench_decode(void)
 
 /* A parent of 131 072 tokens, 8 192 blocks; contiguous as one append leaves them, then scattered over
  * the pool. */
-static void bench_fork(bool scattered)
+static void bench_fork(bool scattered, uint32_t epochs)
 {
     enum { BLOCKS = 8192, FORKS = 32 };
     double fork_seconds[ROUNDS], free_seconds[ROUNDS];
-    struct block_tables *t = make_tables(2 * BLOCKS * (scattered ? 8 : 1), 64, BLOCKS);
+    struct block_tables *t = make_tables(2 * BLOCKS * (scattered ? 8 : 1), 64, BLOCKS, epochs);
     struct block_copy copies[2];
     uint32_t parent, other, child[FORKS], copy_count = 0;
     if (block_tables_add(t, UINT32_MAX, NULL, 0, &parent) != 0 ||
@@ -176,11 +190,12 @@ static void bench_fork(bool scattered)
             block_tables_remove(t, child[i]);
         free_seconds[r] = (bench_now() - start) / FORKS;
     }
-    print(scattered ? "fork of 131 072 tokens, scattered blocks"
-                    : "fork of 131 072 tokens, contiguous blocks",
-          fork_seconds, 1e-6, "us", 20);
-    print(scattered ? "remove it again, scattered blocks" : "remove it again, contiguous blocks",
-          free_seconds, 1e-6, "us", 20);
+    const char *noted = epochs ? ", noted" : "", *where = scattered ? "scattered" : "contiguous";
+    char what[80];
+    snprintf(what, sizeof what, "fork of 131 072 tokens, %s blocks%s", where, noted);
+    print(what, fork_seconds, 1e-6, "us", 20);
+    snprintf(what, sizeof what, "remove it again, %s blocks%s", where, noted);
+    print(what, free_seconds, 1e-6, "us", 20);
     block_tables_destroy(t);
 }
 
@@ -190,8 +205,10 @@ int main(int argc, char **argv)
         rounds = 1;
     bench_print_machine("allocator");
     bench_pool();
-    bench_decode();
-    bench_fork(false);
-    bench_fork(true);
+    for (uint32_t epochs = 0; epochs <= 1024; epochs += 1024) {
+        bench_decode(epochs);
+        bench_fork(false, epochs);
+        bench_fork(true, epochs);
+    }
     return 0;
 }

@@ -93,6 +93,27 @@ curl -s -o /dev/null --json "{\"ops\":$(curl -s "$URL/v1/sequences?limit=1000" |
 missed=$(lines 2 "$URL/v1/events?since=$before")
 expect 'a client is told how much it has missed' 'missed true' "$(jq -rs '"\(.[0].event) \(.[0].missed + '"$before"' + 1 == .[0].next and .[1].id >= .[0].next)"' <<<"$missed")"
 
+# ---- the prefix cache
+prompt='[1,2,3,4,5,6,7,8,9]'
+curl -s -o /dev/null --json '{"length":0}' "$URL/v1/sequences/21/truncate"
+curl -s -o /dev/null -X DELETE "$URL/v1/sequences/8"
+curl -s -o /dev/null -X POST "$URL/v1/trim"
+curl -s -o /dev/null -X DELETE "$URL/v1/sequences/8"
+curl -s -o /dev/null -X POST "$URL/v1/trim"
+curl -s -o /dev/null --json "{\"id\":40,\"tokens\":$prompt,\"salt\":\"s\"}" "$URL/v1/sequences"
+append 40 9
+chains() { curl -s "$URL/v1/prefixes" | jq -c '.items[] | {salted, tokens, block_count, held, cached, hits, evicted_next}'; }
+expect 'what is published is a chain' '{"salted":true,"tokens":8,"block_count":2,"held":2,"cached":0,"hits":0,"evicted_next":null}' "$(chains)"
+expect 'from its root on' "$(curl -s "$URL/v1/sequences/40" | jq -c '.blocks[0:2]')" "$(curl -s "$URL/v1/prefixes" | jq -c '.items[0].blocks')"
+curl -s -o /dev/null --json "{\"id\":41,\"tokens\":$prompt,\"salt\":\"s\"}" "$URL/v1/sequences"
+expect 'who begins with it counts' 1 "$(chains | jq .hits)"
+curl -s -o /dev/null --json '{"ops":[{"op":"delete","id":40},{"op":"delete","id":41}]}' "$URL/v1/batch"
+curl -s -o /dev/null --json "{\"id\":42,\"tokens\":[7,7,7,7]}" "$URL/v1/sequences"
+append 42 4
+curl -s -o /dev/null -X DELETE "$URL/v1/sequences/42"
+expect 'its end goes first, then its root, then the later one' '[1,2] [3,1]' "$(chains | jq -s 'sort_by(.evicted_next) | map([.evicted_next, .cached]) | map(tostring) | join(" ")' -r)"
+expect 'a page of chains' '1 true' "$(curl -s "$URL/v1/prefixes?limit=1" | jq -r '"\(.items | length) \(.next != null)"')"
+
 # ---- the end
 curl -sN "$URL/v1/events" >"$WORK/stream" &
 listener=$!
@@ -106,4 +127,34 @@ stop_daemon
 expect 'the daemon ends with somebody listening' 0 $?
 wait "$listener"
 expect 'and so does the stream, whole' 0 $?
+
+# ---- why it waits: a sequence of a workload has the pool, and the next one wants it; calls on one sequence follow each other
+start_daemon --config config/tiny.jsonc --set pool.blocks=20000 --set scheduler.step_us_max=2000
+curl -s -o /dev/null --json '{"id":30}' "$URL/v1/sequences"
+tensors sequences I64 1 30 indptr I64 2 0,16384 k F32 16384,1,8 131072*0.5 v F32 16384,1,8 131072*0.25 | post /v1/append >/dev/null
+curl -s -o /dev/null --json '{"sequences":[{"count":50,"prompt":1,"decode":47000}]}' "$URL/v1/workloads"
+curl -s -o /dev/null --json '{"trace":[{"arrival_s":5000,"prompt":1,"decode":1}]}' "$URL/v1/workloads"
+waits() { curl -s "$URL/v1/waiting" | jq -r "[.items[] | select($1)][0] | $2"; }
+runs() { [ "$(waits '.workload == 1' .reason)" = blocks ]; }
+eventually runs
+expect 'the sequence of a workload that has no blocks' 'workload 49 true null' "$(waits '.workload == 1' '"\(.kind) \(.sequence_count) \(.needed > .free) \(.behind)"')"
+expect 'one that is not due' 'arrival 1' "$(waits '.workload == 2' '"\(.reason) \(.sequence_count)"')"
+expect 'everything that waits is counted' '2 0 true' "$(curl -s "$URL/v1/waiting" | jq -r '"\(.count) \(.others) \([.items[].since_s >= 0] | all)"')"
+tensors sequences I64 1 30 indptr I64 2 0,16384 q F32 16384,1,8 131072*1 >"$WORK/q"
+calls=()
+for n in 1 2 3 4; do
+    curl -s -o /dev/null -H "X-Request-Id: call-$n" -H 'Content-Type: application/x-safetensors' --data-binary @"$WORK/q" "$URL/v1/attend" &
+    calls+=($!)
+done
+behind() { [ "$(waits '.reason == "sequence"' .kind)" = attend ]; }
+eventually behind
+curl -s "$URL/v1/waiting" | jq -c '[.items[] | select(.reason == "sequence")][0]' >"$WORK/wait"
+expect 'a call behind another one says so' 'true [30] sequence 30 behind another call on sequence 30' \
+    "$(jq -r '"\(.request | test("^call-[1-4]$")) \(.sequences) \(.behind.kind) \(.behind.id) \(.detail)"' "$WORK/wait")"
+wait "${calls[@]}"
+curl -s -o /dev/null -X DELETE "$URL/v1/workloads/1"
+curl -s -o /dev/null -X DELETE "$URL/v1/workloads/2"
+expect 'then nothing waits' 0 "$(curl -s "$URL/v1/waiting" | jq .count)"
+stop_daemon
+expect 'the daemon ends cleanly' 0 $?
 finish

@@ -96,6 +96,8 @@ enum {
     XX(refusals, "refusals for want of blocks looked at")                                                    \
     XX(busy, "workloads refused since there are too many")                                                   \
     XX(scarce, "engines that found no memory")                                                               \
+    XX(changes, "changes replayed from the log")                                                             \
+    XX(pasts, "states of the past compared")                                                                 \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 

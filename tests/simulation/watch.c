@@ -35,6 +35,7 @@ void watch_begin(void)
 {
     memset(&watch, 0, sizeof watch);
     watched_steps_begin();
+    watched_history_begin();
 }
 
 void watch_see_state(const struct engine_state *state)
@@ -269,4 +270,5 @@ void watch_turn(void)
     }
     look_at_requests();
     watched_steps_turn();
+    watched_history_turn();
 }

@@ -3,6 +3,7 @@
  *
  *   watched_blocks.c   the calls that change a block of the pool, or of the host: each is looked at before and after
  *   watched_steps.c    likewise steps, and rows that workloads run
+ *   watched_history.c  the log of changes: replayed, and undone
  *   watch.c            between turns: requests, sequences, leases, workloads and their sequences
  *
  * The linker has the engine call the functions of the first two instead of its own (--wrap in the
@@ -39,6 +40,10 @@ void watch_released(const struct workload *w, bool ended);
 void watch_see_state(const struct engine_state *state);
 void watched_steps_begin(void);
 void watched_steps_turn(void);
+
+/* watched_history.c: likewise. */
+void watched_history_begin(void);
+void watched_history_turn(void);
 
 /* watch_hung_s: when a step was last found to hang. */
 double watch_hung_s(void);

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* watched_history.c - whether what is told of the engine is what it does.
+ *
+ * After each turn the changes that are new in the log are replayed, as a client of /v1/events would: then every block has the
+ * state and the references that the pool says, and there are the sequences that there are. All blocks are noted down with the
+ * epoch, and one of the states noted before is compared with what undoing the changes since gives. */
+#include "tests/simulation/watch.h"
+
+#include "allocator/block_log.h"
+#include "scheduler/sequences.h"
+#include "tests/simulation/simulation.h"
+
+#include <string.h>
+
+enum { BLOCKS_MOST = 1024, SEQUENCES_MOST = 64, SEEN = 32, CHANGES_AT_ONCE = 64 };
+
+struct seen {
+    uint64_t epoch;
+    struct block_past blocks[BLOCKS_MOST];
+};
+
+static struct {
+    uint64_t next, turns, random;
+    struct block_past blocks[BLOCKS_MOST]; /* as the changes have made them */
+    uint64_t ids[SEQUENCES_MOST];          /* 0: none */
+    struct seen seen[SEEN];
+    struct block_past past[BLOCKS_MOST];
+} w;
+
+void watched_history_begin(void)
+{
+    memset(&w, 0, sizeof w);
+    w.next = 1;
+}
+
+static void replay_sequence(const struct block_change *c)
+{
+    uint64_t wanted = c->kind == CHANGE_ENDED ? c->sequence : 0;
+    if (c->kind == CHANGE_TRUNCATED)
+        return;
+    for (uint32_t i = 0; i < SEQUENCES_MOST; i++) {
+        if (w.ids[i] != wanted)
+            continue;
+        w.ids[i] = wanted ? 0 : c->sequence;
+        return;
+    }
+    sim_fail("change %llu: sequence %llu has %s, and was not there, or there are too many",
+             (unsigned long long)c->number, (unsigned long long)c->sequence, change_name(c->kind));
+}
+
+static void replay_block(const struct block_change *c)
+{
+    struct block_past *at = &w.blocks[c->block];
+    if (at->state != c->state_before || at->published != c->published_before)
+        sim_fail("change %llu (%s): block %u was in state %u, and the change says %u",
+                 (unsigned long long)c->number, change_name(c->kind), c->block, at->state,
+                 (unsigned)c->state_before);
+    at->state = c->state;
+    at->refs = c->refs;
+    at->published = c->published;
+}
+
+/* Replay what is new; a turn that changes more than the ring holds has lost some, and all is as it is then. */
+static bool replay(struct block_log *log)
+{
+    struct block_change changes[CHANGES_AT_ONCE];
+    uint64_t wanted = w.next;
+    for (;;) {
+        uint32_t n = block_log_read(log, &w.next, changes, CHANGES_AT_ONCE);
+        if (n == 0)
+            return true;
+        if (changes[0].number != wanted)
+            return false;
+        for (uint32_t i = 0; i < n; i++) {
+            if (changes[i].number != wanted++)
+                sim_fail("change %llu comes after %llu", (unsigned long long)changes[i].number,
+                         (unsigned long long)wanted - 2);
+            if (change_is_of_block(changes[i].kind))
+                replay_block(&changes[i]);
+            else if (changes[i].kind <= CHANGE_ENDED)
+                replay_sequence(&changes[i]);
+        }
+        sim.seen.changes += n;
+    }
+}
+
+static struct block_past look_at(const struct block_pool *pool, struct block_log *log, uint32_t block)
+{
+    return (struct block_past){.key = block_log_key(log, block),
+                               .refs = block_pool_refs(pool, block),
+                               .fill = (uint16_t)block_pool_kept_fill(pool, block),
+                               .state = (uint8_t)block_pool_state(pool, block),
+                               .published = block_pool_is_published(pool, block)};
+}
+
+static void compare_replayed(const struct seen *now, uint32_t blocks)
+{
+    const struct engine_state *state = watch_state();
+    for (uint32_t i = 0; i < blocks; i++) {
+        const struct block_past *is = &now->blocks[i], *said = &w.blocks[i];
+        if (is->state != said->state || is->refs != said->refs || is->published != said->published)
+            sim_fail("block %u: the events say state %u, references %u, published %d; it has %u, %u, %d", i,
+                     said->state, said->refs, said->published, is->state, is->refs, is->published);
+    }
+    uint32_t told = 0, there = 0;
+    for (uint32_t i = 0; i < SEQUENCES_MOST; i++)
+        told += w.ids[i] != 0;
+    for (uint32_t row = 0; row < sim.config.limits.sequences; row++) {
+        uint64_t id = sequences_at(state->sequences, row)->id;
+        bool found = false;
+        for (uint32_t i = 0; i < SEQUENCES_MOST; i++)
+            found |= w.ids[i] == id;
+        there += id != 0;
+        if (id && !found)
+            sim_fail("sequence %llu is there, and nobody was told", (unsigned long long)id);
+    }
+    if (told != there)
+        sim_fail("%u sequences are there, and by the events %u", there, told);
+}
+
+static void compare_past(struct block_log *log, const struct seen *then, const struct seen *now,
+                         uint32_t blocks)
+{
+    memcpy(w.past, now->blocks, blocks * sizeof *w.past);
+    block_log_rewind(log, then->epoch, 0, blocks, w.past);
+    for (uint32_t i = 0; i < blocks; i++) {
+        const struct block_past *got = &w.past[i], *want = &then->blocks[i];
+        bool same = got->state == want->state && got->refs == want->refs &&
+                    got->published == want->published &&
+                    (want->state == BLOCK_FREE || (got->fill == want->fill && got->key == want->key));
+        if (!same)
+            sim_fail("block %u at epoch %llu: state %u, references %u, fill %u; it had %u, %u, %u", i,
+                     (unsigned long long)then->epoch, got->state, got->refs, got->fill, want->state,
+                     want->refs, want->fill);
+    }
+    sim.seen.pasts++;
+}
+
+void watched_history_turn(void)
+{
+    const struct block_tables *tables = step_tables(watch_state()->steps);
+    const struct block_pool *pool = block_tables_pool(tables);
+    struct block_log *log = block_tables_log(tables);
+    uint32_t blocks = block_pool_counts(pool).blocks;
+    struct seen *now = &w.seen[w.turns++ % SEEN];
+    if (blocks > BLOCKS_MOST || sim.config.limits.sequences > SEQUENCES_MOST)
+        return;
+    now->epoch = block_log_epoch(log);
+    for (uint32_t i = 0; i < blocks; i++)
+        now->blocks[i] = look_at(pool, log, i);
+    if (!replay(log))
+        sim_fail("a turn has changed more than the log keeps");
+    compare_replayed(now, blocks);
+    w.random = w.random * UINT64_C(6364136223846793005) + 1442695040888963407;
+    const struct seen *then = &w.seen[(w.random >> 33) % (w.turns < SEEN ? w.turns : SEEN)];
+    if (then->epoch >= block_log_oldest(log))
+        compare_past(log, then, now, blocks);
+}
