@@ -241,8 +241,10 @@ static void on_closed(uv_handle_t *handle)
         count_ended(all, -1);
     if (all->waiting_count)
         http_connections_accept(all->waiting[--all->waiting_count], all);
-    if (all->draining && all->open == 0)
-        all->emptied(all->emptied_cookie);
+    if (!all->draining || all->open > 0)
+        return;
+    uv_unref((uv_handle_t *)&all->tick);
+    all->emptied(all->emptied_cookie);
 }
 
 /* The exchange ends without its answer: its handler stops what it has under way. */
@@ -1110,6 +1112,9 @@ void http_connections_drain(struct http_connections *all, void (*emptied)(void *
     all->emptied_cookie = cookie;
     if (all->open == 0)
         emptied(cookie);
+    else
+        uv_ref((uv_handle_t *)&all
+                   ->tick); /* one that waits, and whose client sends no more, keeps no loop alive */
     all->waiting_count = 0;
     for (uint32_t i = 0; i < all->slots; i++) {
         struct connection *c = &all->connections[i];
