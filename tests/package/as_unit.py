@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""as_unit.py [--net] [--syscalls FILE] UNIT ROOT [ARG...] - run ExecStart of a unit, and ARG..., as systemd would, where systemd does not run.
+"""as_unit.py [--net] [--no-mounts] [--syscalls FILE] UNIT ROOT [ARG...] - run ExecStart of a unit, and ARG..., as systemd would, where systemd does not run.
 
 Its restrictions are rebuilt from the unit's own lines, in namespaces of this process: user, groups and no capabilities; a
 root that is read-only but for the unit's folders; /tmp of its own; of /dev what DeviceAllow says; limits; the filter of system
@@ -8,6 +8,7 @@ calls, address families, namespaces and real-time policies (libseccomp). Directi
 forgotten. Wants root. ROOT is a chroot, or /.
 
   --net            a network of its own, with lo
+  --no-mounts      where not even root may mount: everything else
   --syscalls FILE  what `systemd-analyze syscall-filter` has said, for machines without it
 """
 import argparse
@@ -39,7 +40,7 @@ KNOWN = set("""Type NotifyAccess ExecStart ExecReload WatchdogSec Restart Restar
     LimitMEMLOCK UMask DevicePolicy DeviceAllow NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem ProtectHome PrivateTmp PrivateIPC
     ProtectProc ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectControlGroups LockPersonality
     RestrictNamespaces RestrictRealtime RestrictSUIDSGID RemoveIPC KeyringMode RestrictAddressFamilies SystemCallArchitectures SystemCallFilter
-    SystemCallErrorNumber""".split())
+    SystemCallErrorNumber MemoryDenyWriteExecute""".split())
 
 
 def check(rc, what):
@@ -83,10 +84,12 @@ def in_root(root, function):
         return eval(answer.read())  # pylint: disable=eval-used # what the line above has written
 
 
-def make_folder(root, path, mode, uid, gid):
+def make_folder(root, path, mode, uid, gid, bound=True):
     os.makedirs(root + path, exist_ok=True)
     os.chmod(root + path, mode)
     os.chown(root + path, uid, gid)
+    if not bound:
+        return
     mount(root + path, root + path, flags=BIND)  # writable, whatever becomes of what it lies in
 
 
@@ -160,6 +163,11 @@ class Compare(ctypes.Structure):
     _fields_ = [("arg", ctypes.c_uint), ("op", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64)]
 
 
+# Memory is never writable and executable, nor made executable.
+NO_WRITABLE_CODE = {"mmap": [Compare(2, MASKED_EQ, 6, value) for value in (0, 2, 4)], "mprotect": [Compare(2, MASKED_EQ, 4, 0)],
+                    "pkey_mprotect": [Compare(2, MASKED_EQ, 4, 0)], "shmat": [Compare(2, MASKED_EQ, 0o100000, 0)]}
+
+
 def make_filter(unit, text):
     seccomp = ctypes.CDLL("libseccomp.so.2", use_errno=True)
     seccomp.seccomp_init.restype = ctypes.c_void_p
@@ -176,6 +184,7 @@ def make_filter(unit, text):
     rules = {"socket": [Compare(0, EQ, getattr(socket, family), 0) for family in last(unit, "RestrictAddressFamilies").split()],
              "clone": [Compare(0, MASKED_EQ, NAMESPACES, 0)],
              "sched_setscheduler": [Compare(1, EQ, policy, 0) for policy in (0, 3, 5)],
+             **(NO_WRITABLE_CODE if last(unit, "MemoryDenyWriteExecute") == "yes" else {}),
              "personality": [Compare(0, EQ, value, 0) for value in (0, 0xFFFFFFFF)]}
     names -= {"unshare", "setns", "clone3"}
 
@@ -199,6 +208,14 @@ def bring_up_loopback():
         libc.ioctl(s.fileno(), 0x8914, struct.pack("16sh22x", b"lo", 1 | 64))
 
 
+def enter(unit, o, uid, gid):
+    """Namespaces of our own; the root in them."""
+    check(libc.unshare(NEWNS | (NEWIPC if last(unit, "PrivateIPC") == "yes" else 0) | (NEWNET if o.net else 0)), "unshare")
+    if o.net:
+        bring_up_loopback()
+    return make_root(unit, o.root.rstrip("/") or "/", uid, gid)
+
+
 def set_limit(unit, name, which):
     value = last(unit, name)
     if value:
@@ -212,6 +229,7 @@ def set_limit(unit, name, which):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", action="store_true")
+    parser.add_argument("--no-mounts", action="store_true")
     parser.add_argument("--syscalls")
     parser.add_argument("unit")
     parser.add_argument("root")
@@ -224,10 +242,13 @@ def main():
     user = last(unit, "User")
     uid, gid = in_root(o.root, lambda: (pwd.getpwnam(user).pw_uid, grp.getgrnam(last(unit, "Group")).gr_gid))
     groups = in_root(o.root, lambda: [grp.getgrnam(name).gr_gid for name in last(unit, "SupplementaryGroups").split()])
-    check(libc.unshare(NEWNS | (NEWIPC if last(unit, "PrivateIPC") == "yes" else 0) | (NEWNET if o.net else 0)), "unshare")
-    if o.net:
-        bring_up_loopback()
-    at = make_root(unit, o.root.rstrip("/") or "/", uid, gid)
+    if o.no_mounts:
+        for name, base in (("RuntimeDirectory", "/run/"), ("CacheDirectory", "/var/cache/"), ("StateDirectory", "/var/lib/")):
+            for folder in last(unit, name).split():
+                make_folder("", base + folder, int(last(unit, name + "Mode", "0755"), 8), uid, gid, bound=False)
+        at = "/"
+    else:
+        at = enter(unit, o, uid, gid)
     os.chroot(at)
     os.chdir("/")
     set_limit(unit, "LimitNOFILE", resource.RLIMIT_NOFILE)
