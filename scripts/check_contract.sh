@@ -15,8 +15,8 @@ if [ ! -x $venv/bin/schemathesis ]; then
     python3 -m venv $venv >/dev/null 2>&1 && $venv/bin/pip install -q 'schemathesis==4.32.5' >/dev/null 2>&1
 fi
 if [ ! -x $venv/bin/schemathesis ]; then
-    echo 'skip schemathesis: it cannot be had from PyPI'
-    exit 0
+    lacks 'schemathesis: it cannot be had from PyPI'
+    finish
 fi
 start_daemon --set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1 --set geometry.head_dim=8 --set geometry.block_size=4 \
     --set geometry.dtype=f32 --set geometry.kv_dtype=f32 --set pool.blocks=20000 --set limits.sequence_tokens=4000 --set limits.workload_s=2 \

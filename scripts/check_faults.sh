@@ -6,7 +6,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 export WORKLOAD=tests/faults-workload.json
 # A window on half of the layers, and as few blocks as make sequences wait and reuse each other's.
-settings=(--set 'geometry.window=[0,100]' --set pool.blocks=1200)
+settings=(--set 'geometry.window=[0,100]' --set pool.blocks=1200 --set scheduler.slow_step_ms=0) # how long a step takes is no verdict
 passed=0 failed=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -64,11 +64,13 @@ else
     judge 'a build that loses its device builds' false
 fi
 
-# Kernels that add in another order: the bits of conformance's wide values must tell.
-bash scripts/check_mutants.sh conformance >"$log" 2>&1
-cat "$log"
-passed=$((passed + $(grep -c '^ok' "$log"))) failed=$((failed + $(grep -c '^not ok' "$log")))
-grep -q 'mutants found' "$log" || failed=$((failed + 1))
+# Kernels that add in another order: the bits of conformance's wide values must tell. (Not with QUICK=1.)
+if [ -z "${QUICK:-}" ]; then
+    bash scripts/check_mutants.sh conformance >"$log" 2>&1
+    cat "$log"
+    passed=$((passed + $(grep -c '^ok' "$log"))) failed=$((failed + $(grep -c '^not ok' "$log")))
+    grep -q 'mutants found' "$log" || failed=$((failed + 1))
+fi
 
 echo "$passed passed, $failed failed, $(grep -c '^skip' "$log") skipped"
-[ $failed -eq 0 ] && [ $passed -ge 12 ]
+[ $failed -eq 0 ] && [ $passed -ge $((${QUICK:+-1} + 12)) ]

@@ -5,7 +5,7 @@
 . tests/integration/lib.sh
 conformance=$(dirname "$ATTND")/tests/conformance
 if ! command -v qemu-x86_64 >/dev/null || [ "$(uname -m)" != x86_64 ]; then
-    echo 'skip kernels on other processors: qemu-user is not installed'
+    lacks 'kernels on other processors: qemu-user is not installed'
     finish
 fi
 case $ATTND in

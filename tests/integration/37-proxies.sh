@@ -5,8 +5,8 @@
 CTL=$(dirname "$ATTND")/attnctl
 PATH=$PATH:/usr/sbin
 if ! command -v haproxy >/dev/null || ! command -v nginx >/dev/null || ! command -v openssl >/dev/null; then
-    echo 'skip three daemons behind HAProxy and nginx: haproxy, nginx and openssl are not all installed'
-    exit 0
+    lacks 'three daemons behind HAProxy and nginx: haproxy, nginx and openssl are not all installed'
+    finish
 fi
 proxy='' daemons=()
 end_all() {

@@ -6,8 +6,8 @@
 export ATTND
 build=$(dirname "$ATTND")
 if [ ! -e "$build/lib/libattnd.so" ]; then
-    echo 'skip the Python package: libattnd is not built here'
-    exit 0
+    lacks 'the Python package: libattnd is not built here'
+    finish
 fi
 case $build in
     *san)
@@ -16,8 +16,8 @@ case $build in
         ;;
 esac
 python3 -m venv "$WORK/builder" >/dev/null 2>&1 && "$WORK/builder/bin/pip" install -q 'setuptools<81' wheel >/dev/null 2>&1 || {
-    echo 'skip the Python package: neither venv nor PyPI is to be had'
-    exit 0
+    lacks 'the Python package: neither venv nor PyPI is to be had'
+    finish
 }
 wheel=$(PYTHON=$WORK/builder/bin/python bash scripts/make_wheel.sh "$build/lib/libattnd.so" 0.0.1 "$WORK")
 expect 'the wheel is for any Python 3' attnd-0.0.1-py3-none-manylinux "$(basename "$wheel" | sed 's/_.*//')"

@@ -18,6 +18,6 @@ if command -v groff >/dev/null; then
         expect "groff reads $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1 | head -3)"
     done
 else
-    echo 'skip groff: not installed'
+    lacks 'groff: not installed'
 fi
 finish

@@ -60,7 +60,7 @@ if command -v promtool >/dev/null; then
     manage /metrics | grep -v "vllm:" >"$WORK/metrics" # whose colons are vLLM's own
     expect 'promtool finds nothing wrong' '' "$(promtool check metrics <"$WORK/metrics" 2>&1)"
 else
-    echo 'skip promtool: not installed'
+    lacks 'promtool: not installed'
 fi
 kill -9 "$DAEMON" # it serves for an hour more
 wait "$DAEMON" 2>/dev/null

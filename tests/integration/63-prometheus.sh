@@ -30,6 +30,6 @@ if command -v promtool >/dev/null; then
     } >"$WORK/dashboard.yml"
     expect 'and the expressions of the dashboard' 0 "$(promtool check rules "$WORK/dashboard.yml" >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
 else
-    echo 'skip promtool: not installed'
+    lacks 'promtool: not installed'
 fi
 finish

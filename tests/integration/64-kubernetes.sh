@@ -11,7 +11,7 @@ fi
 python3 packaging/kubernetes/make_gateway.py 3 >"$WORK/gateway.yaml"
 expect 'gateway.yaml is what make_gateway.py writes' '' "$(diff packaging/kubernetes/gateway.yaml "$WORK/gateway.yaml" | head -3)"
 if [ ! -x $venv/bin/kubernetes-validate ]; then
-    echo 'skip the manifests: kubernetes-validate cannot be had from PyPI'
+    lacks 'the manifests: kubernetes-validate cannot be had from PyPI'
     finish
 fi
 # The route is of the Gateway API, which has schemas of its own.

@@ -29,7 +29,7 @@ fi
 if [ -x $venv/bin/openapi-spec-validator ]; then
     expect 'it is well formed' "$WORK/openapi.json: OK" "$($venv/bin/openapi-spec-validator "$WORK/openapi.json" 2>&1 | tail -n 1)"
 else
-    echo 'skip it is well formed: openapi-spec-validator cannot be had from PyPI'
+    lacks 'it is well formed: openapi-spec-validator cannot be had from PyPI'
 fi
 if [ -n "${EXCHANGES:-}" ]; then
     /usr/bin/python3 tests/exchanges.py "$WORK/openapi.json" "$EXCHANGES" || FAILED=1

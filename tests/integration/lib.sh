@@ -9,6 +9,7 @@
 #   are_queued [ID,...]     whether calls on these sequences, and no others, wait for company
 #   is_alone                whether no connection is open but the one that asks
 #   flush ID                run what is queued on sequence ID and before it: a truncate that cuts nothing waits for no company
+#   lacks WHAT: REASON      skip it for want of a tool; where CI is true that is a failure
 #   keep_notes              be the service manager: what it is told is in $WORK/notes
 #   tensors, post, header, numbers   safetensors: see below
 # shellcheck shell=bash
@@ -125,6 +126,15 @@ keep_notes() {
     # shellcheck disable=SC2034 # who ends it
     listener=$!
     eventually has_notify
+}
+
+lacks() {
+    if [ "${CI:-}" = true ]; then
+        echo "not ok $1"
+        FAILED=1
+    else
+        echo "skip $1"
+    fi
 }
 
 finish() { exit "${FAILED:-0}"; }

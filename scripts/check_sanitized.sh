@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# check_sanitized.sh [MODE...] - asan, ubsan and tsan, each with the part of the tests that finds most for its time: docs/CI.md has what they take.
+# `make asan`, ubsan and tsan run all of them.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+[ $# -gt 0 ] || set -- asan ubsan tsan
+passed=0 failed=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export TURN_FACTOR=10 # what lib.sh allows a turn of the loop
+
+# Of each mode: the unit tests, and scripts that take all ways through the server and the engine. tsan is for threads.
+scripts_of() {
+    case $1 in
+        tsan) echo '02-http 03-sequences 08-workloads 13-retries' ;;
+        *) echo '02-http 03-sequences 08-workloads 10-prefix 18-swap 28-keys 39-state' ;;
+    esac
+}
+
+judge() { # NAME COMMAND...
+    local name=$1 status began=$SECONDS
+    shift
+    "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    if [ $status -eq 0 ] && ! grep -qE '^not ok |ERROR: |WARNING: ThreadSanitizer|runtime error:' "$log"; then
+        echo "ok $name: $((SECONDS - began)) s"
+        passed=$((passed + 1))
+    else
+        echo "not ok $name: exit $status"
+        grep -v '^ok ' "$log" | tail -n 60 | sed 's/^/    /'
+        failed=$((failed + 1))
+    fi
+}
+
+for mode in "$@"; do
+    build=build/$mode
+    judge "$mode builds" make --no-print-directory -j"$(nproc)" MODE="$mode" "$build/attnd" "$build/attnctl" "$build/tests/unit" "$build/tests/allocator_model"
+    judge "$mode unit" "$build/tests/unit"
+    for script in $(scripts_of "$mode"); do
+        judge "$mode $script" env ATTND="$PWD/$build/attnd" MODE="$mode" bash "tests/integration/$script.sh"
+    done
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
