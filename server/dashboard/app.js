@@ -98,11 +98,11 @@ class App {
     });
   }
 
-  // What a key may do is only told by what it may not. A DELETE of the sequence 0, which there never is, is harmless.
+  // What a key may do is only told by what it may not. There never is a sequence 0, and /v1/trim takes no parameters: both are refused in any case.
   async probeScopes() {
     $('key-button').hidden = false;
     await this.api.json('/v1/sequences/0', {method: 'DELETE'}).catch(() => null);
-    await this.api.json('/v1/blocks', {query: {limit: 1}}).catch(() => null);
+    await this.api.json('/v1/trim', {method: 'POST', query: {scope: 'asked'}}).catch(() => null);
   }
 
   onProblem(problem) {
@@ -500,9 +500,10 @@ class App {
       return;
     }
     const s = this.shown, owner = s.owner[i], code = s.state[i];
-    const parts = [`block ${i}`, STATES[code] ?? 'not read yet', plural(s.refs[i], 'reference'), `${s.fill[i]} of ${s.blockSize} tokens`];
-    if (owner === OTHER) parts.push('owner: other');
-    else if (owner) {
+    const parts = [`block ${i}`, STATES[code] ?? 'not read yet'];
+    if (owner === OTHER) parts.push('of another key');
+    else parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${s.blockSize} tokens`);
+    if (owner > 0) {
       const holders = this.views.sequences.holders().get(i);
       parts.push(holders?.length > 1 ? `held by ${list(holders)}` : `owner ${owner}`);
     }

@@ -123,9 +123,9 @@ export class BlockStore {
   // readPage(columns, now): an answer of /v1/blocks?format=columns.
   readPage(page, now) {
     const owners = page.owner ?? [];
-    for (let k = 0; k < page.block.length; k++) {
-      const owner = owners[k] === 'other' ? OTHER : owners[k] ?? 0;
-      this.put(page.block[k], page.epoch, stateCode(page.state[k], page.refs[k]), page.refs[k], page.fill[k], owner, now);
+    for (let k = 0; k < page.block.length; k++) { // of other keys' blocks neither references nor fill are told
+      const owner = owners[k] === 'other' ? OTHER : owners[k] ?? 0, refs = page.refs[k] ?? 0;
+      this.put(page.block[k], page.epoch, stateCode(page.state[k], refs), refs, page.fill[k] ?? 0, owner, now);
     }
     this.at = Math.max(this.at, page.epoch);
   }
