@@ -242,7 +242,7 @@ export class BlockMap {
   paintRefs(x, y, size, i, ink) {
     const {store} = this;
     if (this.cell < DIGIT_CELL || store.refs[i] < 2) return;
-    const refs = Math.min(99, store.refs[i]), scale = Math.max(1, Math.floor(size / 14)), wide = (String(refs).length * 4 - 1) * scale;
+    const refs = Math.min(99, store.refs[i]), scale = Math.max(1, Math.floor(size / 11)), wide = (String(refs).length * 4 - 1) * scale;
     this.paintNumber(x + Math.floor((size - wide) / 2), y + Math.floor((size - 6 * scale) / 2), refs, scale, ink);
   }
 

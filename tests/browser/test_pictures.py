@@ -9,23 +9,38 @@ TO = os.environ.get("IMAGES") or "build/pictures"
 os.makedirs(TO, exist_ok=True)
 
 
+BARE = "const o = document.getElementById('overlay'); return !o.getContext('2d').getImageData(0, 0, o.width, o.height).data.some((v) => v > 0)"
+
+
 def picture(page, name):
     page.script("document.activeElement.blur()")
+    if name != "page-tour":  # the outlines of what has just changed are gone
+        eventually(lambda: page.script(BARE), "the map is calm")
     page.settle()
     page.driver.save_screenshot(f"{TO}/{name}.png")
     expect(f"{name}.png is small", True, 5000 < os.path.getsize(f"{TO}/{name}.png") < 400000)
 
 
-def run_workload(daemon, page):
-    daemon.post("/v1/workloads", {"sequences": [{"count": 12, "prompt": 90, "decode": 250, "prefix": {"id": 1, "length": 64}, "fork": {"at": 101, "count": 2}}],
-                                  "arrival": {"rate": 2}})
-    eventually(lambda: daemon.get("/stats?limit=1")["pool"]["held"] > 350, "blocks are held")
+def fill(daemon):
+    """Prompts with forks, and forks of forks; and some that are gone and cached."""
+    for prompt, forks, width in ((90, 3, 2), (61, 2, 3), (130, 4, 0), (26, 2, 2)):
+        root = daemon.post("/v1/sequences", {})["id"]
+        daemon.append(root, prompt)
+        for i, child in enumerate(daemon.post(f"/v1/sequences/{root}/fork", {"count": forks})["sequences"]):
+            daemon.append(child["id"], 13 + 9 * i)
+            if width:
+                for k, grandchild in enumerate(daemon.post(f"/v1/sequences/{child['id']}/fork", {"count": width})["sequences"]):
+                    daemon.append(grandchild["id"], 22 + 14 * k)
+    for first in (1000, 2000):
+        one = daemon.post("/v1/sequences", {"tokens": list(range(first, first + 44))})["id"]
+        daemon.append(one, 44)
+        daemon.curl(f"/v1/sequences/{one}", "-X", "DELETE")
 
 
-with Daemon("--set", "pool.blocks=1024") as daemon, Page(daemon.url, 1440, 860) as page:
+with Daemon("--config", "config/tiny.jsonc", "--set", "pool.blocks=512") as daemon, Page(daemon.url, 1440, 860) as page:
     page.loaded()
-    run_workload(daemon, page)
-    eventually(lambda: page.states().count("held") > 300 and page.states().count("shared") > 20, "the map shows it")
+    fill(daemon)
+    eventually(lambda: page.states().count("shared") > 50 and page.states().count("cached") == 22, "the map shows it")
     picture(page, "page-map")
     page.click("theme-button")
     page.tab("tree")
