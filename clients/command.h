@@ -47,6 +47,7 @@ struct command_info {
     const struct command_option *options; /* ends with a name of NULL; NULL: none */
     const char *more;                     /* of its --help; NULL: nothing */
     bool offline;                         /* needs no daemon */
+    bool text_only;                       /* has no --json */
 };
 
 /* What the command line says. */

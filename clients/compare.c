@@ -457,6 +457,7 @@ const struct command_info compare_info = {
     .name = "compare",
     .text = "the native kernel beside vLLM's paged_v1 and paged_v2",
     .verbs = verbs,
+    .text_only = true,
     .options = options,
     .more = "A daemon has the kernels of its geometry.layout: hnd the native one; vllm, on a\n"
             "GPU, paged_v1 and paged_v2. What is not compared is said, with what it needs."};

@@ -75,7 +75,8 @@ void options_show_help(const struct command_info *info)
     }
     if (info->more)
         printf("\n%s\n", info->more);
-    puts("\nOptions of every command: --url URL, --key-file FILE, --json, --help.");
+    printf("\nOptions of every command: --url URL, --key-file FILE,%s --help.\n",
+           info->text_only ? "" : " --json,");
 }
 
 /* ---- reading ------------------------------------------------------------------------------------- */
@@ -251,6 +252,8 @@ enum options_result options_read(int argc, char **argv, const struct command_inf
             return is;
         }
     }
+    if (c->json && c->info->text_only)
+        return wrong(c->info, c->info->name, " has no --json: the API's answers are JSON", NULL);
     is = find_verb(c);
     return is == OPTIONS_READ ? check_operands(c) : is;
 }

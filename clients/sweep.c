@@ -460,6 +460,7 @@ const struct command_info sweep_info = {
     .name = "sweep",
     .text = "measure a grid of batch, context, sharing and block size",
     .verbs = verbs,
+    .text_only = true,
     .options = options,
     .more = "ms/token: median time between two tokens of a sequence, without prompts. GB/s\n"
             "seen: K and V that its queries see in that time, a shared block once for each;\n"

@@ -306,6 +306,7 @@ const struct command_info top_info = {
     .name = "top",
     .text = "what the daemon does now, live",
     .verbs = verbs,
+    .text_only = true,
     .options = options,
     .more = "q or Ctrl-C ends it, any other key looks again. In bars: # is held, S shared,\n"
             "c cached, . free; in the strip of steps from blank (nothing) to @ (the roof)."};

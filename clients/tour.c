@@ -445,6 +445,7 @@ const struct command_info tour_info = {
     .name = "tour",
     .text = "six steps through paging, each a call and the block tables",
     .verbs = verbs,
+    .text_only = true,
     .options = options,
     .more = "create, append, fork, write, share, preempt. The calls are lines for a shell; jq\n"
             "makes their numbers. [3 2/4 x2]: block 3, 2 of its 4 tokens filled, held by two."};

@@ -41,6 +41,7 @@ run /|/: Is a directory
 run /none.json|/none.json: No such file or directory
 run --trace /|/: Is a directory
 --jsno stats|attnctl itself has no option --jsno; did you mean --json? (--help lists the commands)
+top --json|top has no --json: the API's answers are JSON (attnctl top --help says what it takes)
 stats --json=1|there is no value to --json=1 (attnctl stats --help says what it takes)
 move 1|move wants --to URL, and ids or --all (--help lists the commands)
 LIST
