@@ -46,11 +46,14 @@ static bool add(struct map *m, char mark)
 {
     if (m->count == m->room) {
         size_t room = m->room ? 2 * m->room : PAGE;
-        char *marks = realloc(m->marks, room), *before = marks ? realloc(m->before, room) : NULL;
-        m->marks = marks ? marks : m->marks;
-        m->before = before ? before : m->before;
+        char *marks = realloc(m->marks, room);
+        if (!marks)
+            return false;
+        m->marks = marks;
+        char *before = realloc(m->before, room);
         if (!before)
             return false;
+        m->before = before;
         m->room = room;
     }
     m->marks[m->count++] = mark;

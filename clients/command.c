@@ -136,7 +136,7 @@ enum exit_code command_ask(const struct command *c, const char *method, const ch
 
 bool command_can_send(const char *file)
 {
-    struct stat is;
+    struct stat is = {0};
     int error = strcmp(file, "-") == 0 ? 0 : stat(file, &is) != 0 || access(file, R_OK) != 0 ? errno : 0;
     if (!error && strcmp(file, "-") != 0 && S_ISDIR(is.st_mode))
         error = EISDIR;

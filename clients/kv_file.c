@@ -244,7 +244,7 @@ static char *read_file(const char *file, size_t *bytes)
     size_t n = 0, room = 0, got = 1;
     while (f && got > 0 && n >> 30 < FILE_MOST_GB) {
         if (room - n < BUFSIZ) {
-            char *grown = realloc(data, room = 2 * room + 2 * BUFSIZ);
+            char *grown = realloc(data, room = 2 * room + (size_t)2 * BUFSIZ);
             if (!grown)
                 break;
             data = grown;
@@ -288,28 +288,30 @@ static enum exit_code put(const struct command *c, uint64_t id, uint64_t first, 
 static char *cut_range(const struct tensors *t, const cJSON *metadata, uint64_t at, uint64_t tokens,
                        const char *digest, size_t *bytes)
 {
-    struct tensors cut = {0};
     const struct tensor *ids = tensors_find(t, "token_ids");
     const char *const names[] = {"k", "v"};
+    uint64_t known = ids && ids->shape[0] > at ? ids->shape[0] - at : 0;
+    size_t kv_bytes = tensors_find(t, "k")->bytes / tensors_find(t, "k")->shape[1] * tokens;
+    struct tensors cut = {.count = 2, .n = 2 * kv_bytes, .room = 2 * kv_bytes, .data = malloc(2 * kv_bytes)};
+    known = known < tokens ? known : tokens;
+    int64_t *some = malloc((known + 1) * sizeof *some); /* those of a file need not be aligned */
+    if (!cut.data || !some) {
+        free(cut.data);
+        free(some);
+        return NULL;
+    }
     for (size_t i = 0; i < 2; i++) {
         const struct tensor *all = tensors_find(t, names[i]);
         size_t layer_bytes = all->bytes / all->shape[0], row_bytes = layer_bytes / all->shape[1];
-        struct tensor *part = &cut.list[cut.count++];
-        *part = *all;
-        part->shape[1] = tokens;
-        part->begin = cut.n;
-        part->bytes = all->shape[0] * tokens * row_bytes;
-        cut.data = realloc(cut.data, cut.n + part->bytes);
-        for (uint64_t l = 0; cut.data && l < all->shape[0]; l++)
-            memcpy(cut.data + cut.n + l * tokens * row_bytes, all->data + l * layer_bytes + at * row_bytes,
-                   tokens * row_bytes);
-        cut.n += part->bytes;
+        cut.list[i] = *all;
+        cut.list[i].shape[1] = tokens;
+        cut.list[i].begin = i * kv_bytes;
+        cut.list[i].bytes = kv_bytes;
+        for (uint64_t l = 0; l < all->shape[0]; l++)
+            memcpy(cut.data + i * kv_bytes + l * tokens * row_bytes,
+                   all->data + l * layer_bytes + at * row_bytes, tokens * row_bytes);
     }
-    uint64_t known = ids && ids->shape[0] > at ? ids->shape[0] - at : 0;
-    cut.room = cut.n;
-    known = known < tokens ? known : tokens;
-    int64_t *some = known ? malloc(known * sizeof *some) : NULL; /* those of a file need not be aligned */
-    if (some) {
+    if (known) {
         memcpy(some, ids->data + at * sizeof *some, known * sizeof *some);
         tensors_add_integers(&cut, "token_ids", some, known, 0);
     }
@@ -320,7 +322,7 @@ static char *cut_range(const struct tensors *t, const cJSON *metadata, uint64_t 
     if (*digest)
         cJSON_AddStringToObject(says, "digest", digest);
     char *text = cJSON_IsObject(says) ? cJSON_PrintUnformatted(says) : NULL;
-    char *body = cut.data ? tensors_body(&cut, text, bytes) : NULL;
+    char *body = tensors_body(&cut, text, bytes);
     cJSON_Delete(says);
     free(text);
     tensors_free(&cut);

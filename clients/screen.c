@@ -158,13 +158,14 @@ static int read_key(void)
 
 int screen_wait(struct screen *s, double seconds)
 {
-    double end = clock_s() + seconds;
-    for (double left = seconds; left > 0; left = end - clock_s()) {
+    double end = clock_s() + seconds, left = seconds;
+    while (left > 0) {
         struct pollfd keys = {.fd = s->has_keys ? STDIN_FILENO : -1, .events = POLLIN};
         if (terminal_interrupted())
             return SCREEN_INTERRUPTED;
         if (poll(&keys, 1, (int)(left * 1e3) + 1) > 0)
             return read_key();
+        left = end - clock_s();
     }
     return terminal_interrupted() ? SCREEN_INTERRUPTED : 0;
 }

@@ -266,8 +266,9 @@ static void fork_it(struct tour *t)
           "and each block counts who holds it (x2).");
     snprintf(path, sizeof path, "/v1/sequences/%llu/fork", (unsigned long long)t->ids[0]);
     cJSON *answer = call(t, "POST", path, "{}", NULL, false);
-    cJSON_ArrayForEach (item, answer_at(answer, "sequences"))
+    cJSON_ArrayForEach (item, answer_at(answer, "sequences")) {
         note(t, item);
+    }
     cJSON_Delete(answer);
 }
 
