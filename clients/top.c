@@ -143,14 +143,16 @@ static void strip(struct top *t)
     cJSON_Delete(answer);
 }
 
-/* "sequences 7, 8" or "workload 4". */
+/* "attend" is followed by " 7 8" or " workload 4", "workload" by " 4". */
 static void who_waits(const cJSON *item, char *text, size_t room)
 {
     const cJSON *id;
     size_t n = 0;
     text[0] = '\0';
     if (answer_number(item, "workload") > 0)
-        n += (size_t)snprintf(text, room, " workload %.0f", answer_number(item, "workload"));
+        n += (size_t)snprintf(text, room, "%s %.0f",
+                              strcmp(answer_text(item, "kind"), "workload") == 0 ? "" : " workload",
+                              answer_number(item, "workload"));
     cJSON_ArrayForEach (id, answer_at(item, "sequences")) {
         if (n + 32 < room)
             n += (size_t)snprintf(text + n, room - n, " %.0f", id->valuedouble);

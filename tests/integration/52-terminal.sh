@@ -126,12 +126,14 @@ expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help
 mkdir -p "$WORK/told/v1"
 jq -nc '{uptime_s: 3723, backend: {name: "cuda", isa: "sm_90a", threads: 1}, pool: {blocks: 100, free: 3, held: 90, shared: 40, cached: 7},
     counters: {}, scheduler: {queued: 4, steps: 20, roof_gb_per_s: 100, latest: {bytes_read: 2e9, seconds: 0.05}}, sequences: {count: 0}, leases: 0}' >"$WORK/told/stats"
-jq -nc '{epoch: 9, count: 2, others: 3, items: [{kind: "attend", sequences: [7], workload: null, since_s: 0.8, reason: "blocks",
-    detail: "needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4"}, {kind: "workload\u001b[H", sequences: [], workload: 4, since_s: 12, detail: "x"}]}' >"$WORK/told/v1/waiting"
+jq -nc '{epoch: 9, count: 3, others: 3, items: [{kind: "attend", sequences: [7], workload: null, since_s: 0.8, reason: "blocks",
+    detail: "needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4"}, {kind: "workload\u001b[H", sequences: [], workload: 4, since_s: 12, detail: "x"},
+    {kind: "workload", sequences: [], workload: 5, since_s: 1, detail: "not due yet"}]}' >"$WORK/told/v1/waiting"
 jq -nc '{next: 3, columns: {step: [1,2,3], roof_fraction: [0, 0.55, 1], queue_us: [10,20,null], compute_us: [100,100,400], merge_us: [null,null,null]}}' >"$WORK/told/v1/steps"
 stub '200 OK' "$WORK/told" top >"$WORK/top"
-expect 'what waits, and why' '  attend 7  0.8 s  needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4' "$(grep -A 1 '^waiting   2:' "$WORK/top" | tail -n 1)"
+expect 'what waits, and why' '  attend 7  0.8 s  needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4' "$(grep -A 1 '^waiting   3:' "$WORK/top" | tail -n 1)"
 expect 'a kind cannot move the cursor' '  workload\x1b[H workload 4  12.0 s  x' "$(grep workload..1b "$WORK/top")"
+expect 'a workload' '  workload 5  1.0 s  not due yet' "$(grep 'not due' "$WORK/top")"
 expect 'those of others are counted' '  and 3 of others' "$(grep others "$WORK/top")"
 expect 'the strip of steps' 'of roof   | +@|' "$(grep '^of roof' "$WORK/top")"
 expect 'where their time goes' 'us a step queue 15, compute 200' "$(grep '^us a step' "$WORK/top")"
