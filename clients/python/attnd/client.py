@@ -18,7 +18,7 @@ import numpy
 from . import _library, gpu
 from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream, taken
 from .errors import DeviceError, Error, UnsupportedError, error_of
-from .registered import APPEND, ATTEND, Call, Rings
+from .registered import APPEND, ATTEND, Call, Rings, Step
 from .tensors import TYPE_NAMES, Argument, bf16, empty_like
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
@@ -532,6 +532,11 @@ class Client:
                     raise
                 self._reached[device] = False
         return self._reached[device]
+
+    def prepare_step(self, sequences, device):
+        """attend() of one token of each of these, with k and v, as a function of the layer, the addresses of q, k and v on a GPU, and
+        their stream: for callers that make it again and again, and have looked at shapes and dtypes. It returns a GpuArray."""
+        return Step(self._of_rings(), sequences, device)
 
     def _fill(self, call, sequences, arrays, counts, positions, tokens):
         """Name sequences and tensors; the type of the first one."""

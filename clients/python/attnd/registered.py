@@ -243,6 +243,63 @@ class Call:
         self._taken = []
 
 
+class Step:
+    """attend() of one token a sequence, with k and v, on a GPU, again and again: lists and places stay, so that a call is three copies, a
+    wait, and a slot of the ring. One thread at a time."""
+
+    def __init__(self, rings, sequences, device):
+        d, n = rings.description, len(sequences)
+        self._taken, self._failed = [], None
+        rings.check()
+        self._rings, self._device, self._driver = rings, device, gpu.driver()
+        self._lists, self._region = rings.region_of(0, 0), rings.gpu_region_of(device)
+        element = 4 if d.dtype == 'f32' else 2
+        heads = d.query_heads, d.kv_heads, d.kv_heads
+        self._shape, self._sizes = (n, d.query_heads, d.head_dim), [n * h * d.head_dim * element for h in heads]
+        ids = (ctypes.c_uint64 * n)(*sequences)
+        self._ids = self._take(self._lists, 8 * n)
+        ctypes.memmove(self._lists.address + self._ids, ids, 8 * n)
+        self._at = [self._take(self._region, size) for size in self._sizes]
+
+    def _take(self, region, n):
+        at = region.take(n)
+        if at is None:
+            raise error_of({'code': 'busy', 'detail': f'the region of {region.bytes} bytes has no {n} more for a step: register() a larger one'})
+        self._taken.append((region, at, n))
+        return at
+
+    def __del__(self):
+        for region, at, n in self._taken:
+            region.give(at, n)
+
+    @property
+    def is_open(self):
+        """Whether it can be called: its regions are the daemon's, and no call of it may be under way still."""
+        return not (self._lists.is_closed or self._region.is_closed or self._failed)
+
+    def __call__(self, layer, q, k, v, stream):
+        """o, of tensors by their addresses."""
+        d, region = self._rings.description, self._region
+        if not self.is_open:
+            raise _invalid('a step whose region was closed, or that has failed, cannot be called')
+        o = region.array(self._shape, d.dtype, stream)
+        with self._driver.on(self._device):
+            for at, address, n in zip(self._at, (q, k, v), self._sizes):
+                self._driver.copy(region.address + at, address, n, stream)
+            self._driver.wait(stream)
+        n = self._shape[0]
+        try:
+            self._rings.call(self, (ATTEND, self._lists.number, layer, 0, 0, 0, n, n, 0, region.number + 1, self._ids, _NONE, _NONE, _NONE,
+                                    *self._at, o.address - region.address, _NONE, 0))
+        except BaseException:
+            self._failed = o  # the daemon may write there still, if the time was over
+            raise
+        return o
+
+    def release(self):
+        """When a call has failed: its places are the step's."""
+
+
 def _place(device):
     return 'in host memory' if device is None else f'on GPU {device}'
 

@@ -208,10 +208,11 @@ class Cache(cache_utils.Cache):
         the tensors are others."""
         form = _form(query, key, value)
         if self._step is None or self._step.form != form:
-            fits = (isinstance(self.engine, Engine) and query.shape[2] == 1 and _takes(self.engine, query.device)
+            fits = (query.shape[2] == 1 and _takes(self.engine, query.device)
                     and key.shape == value.shape and query.dtype == key.dtype == value.dtype
                     and _is_dense(query) and _is_dense(key) and _is_dense(value))
-            self._step = _Step(self.engine, self.ids, query, key, form) if fits else None
+            kind = _Step if isinstance(self.engine, Engine) else _StepOfADaemon
+            self._step = kind(self.engine, self.ids, query, key, form) if fits else None
         return self._step
 
     def _note_padding(self, attention_mask, first, tokens):
@@ -287,6 +288,27 @@ class _Step:
         self._rows.layer, self._rows.stream = layer, current_stream(query)
         self._call()
         return out
+
+
+class _StepOfADaemon:
+    """The same by a Client, in regions of GPU memory."""
+
+    def __init__(self, client, ids, query, key, form):
+        batch, heads, _, dim = query.shape
+        self._form, self._out = form, (batch, 1, heads, dim)
+        d = client.description
+        if (heads, key.shape[1], dim, _DTYPES.get(query.dtype)) != (d.query_heads, d.kv_heads, d.head_dim, d.dtype):
+            raise _unsupported(f'{query.dtype} {list(query.shape)} and {list(key.shape)}: the daemon has {d.dtype}, {d.query_heads} and {d.kv_heads} heads '
+                               f'of {d.head_dim}')
+        self._call = client.prepare_step(ids, query.device.index)
+
+    @property
+    def form(self):
+        return self._form if self._call.is_open else None
+
+    def __call__(self, layer, query, key, value):
+        o = self._call(layer, query.data_ptr(), key.data_ptr(), value.data_ptr(), current_stream(query))
+        return o.torch().view(self._out)
 
 
 def _is_dense(x):

@@ -229,6 +229,31 @@ class OfArrays(OfRegions):
         self.client.attend(self.ids[0], on_gpu[0], layer=0, stream=0)
         region.array(region.bytes, 'u8')
 
+    def test_a_prepared_step(self):
+        step = self.client.prepare_step(self.ids, DEVICE)
+        for rows in range(3):
+            for layer in range(LAYERS):
+                q, k, v = self.call_of(2)
+                on_gpu = [Elsewhere(self.memory, x) for x in (q, k, v)]
+                o = step(layer, *(x.data_ptr() for x in on_gpu), 0)
+                region, put = self.client._rings.gpu_regions[0], self.puts[-1]
+                for name, x in zip('qkv', (q, k, v)):
+                    self.assertEqual(self.memory.read(region.address + put[name], x.nbytes), x.tobytes())
+                self.assertEqual((o.shape, o.address, put['layer']), (q.shape, region.address + put['o'], layer))
+                again = self.client.attend(self.ids, on_gpu[0], layer=layer, stream=0)
+                if not STUB:
+                    self.assertEqual(self.read(o), self.read(again))
+        self.assertEqual([self.client.look(i).lengths for i in self.ids], [[3] * LAYERS] * 2)
+        wrong = self.client.prepare_step([4711], DEVICE)
+        with self.assertRaises(attnd.NotFoundError):
+            wrong(0, *(x.data_ptr() for x in on_gpu), 0)
+        with self.assertRaisesRegex(attnd.InvalidError, 'that has failed, cannot be called'):
+            wrong(0, *(x.data_ptr() for x in on_gpu), 0)
+        self.assertEqual((step.is_open, wrong.is_open), (True, False))
+        del step, wrong, o, again
+        gc.collect()
+        region.array(region.bytes, 'u8')
+
     def test_all_go_to_the_region_that_has_most(self):
         with self.client.register(2 << 20, device=DEVICE) as one, self.client.register(2 << 20, device=DEVICE) as other:
             q, k, v = self.call_of(3)
@@ -664,7 +689,8 @@ class OfTensors(OfRegions):
         self.assertEqual(self.client.stats().sequences, len(self.ids))
 
 
-@unittest.skipIf(torch is None or STUB or torch.cuda.device_count() < 2, 'there are not two GPUs')
+@unittest.skipIf(torch is None or STUB or torch.cuda.device_count() < 2 or not torch.cuda.can_device_access_peer(0, 1),
+                 'there are not two GPUs that reach each other')
 class OfTensorsOfAnotherGpu(OfTensors):
     """The daemon is on the other one."""
 
