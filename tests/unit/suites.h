@@ -42,6 +42,7 @@
     XX(workload)                                                                                             \
     XX(ledger)                                                                                               \
     XX(shares)                                                                                               \
+    XX(journal_file)                                                                                         \
     XX(step_log)                                                                                             \
     XX(snapshot)                                                                                             \
     XX(staging)                                                                                              \
