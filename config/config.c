@@ -189,6 +189,14 @@ static const struct key keys[] = {
      "after that, for saving sequences in state.dir; what remains is named in the log; 0: half more than the disk should take (--check-config)"},
     {"state.dir", KIND_STRING, AT(state_dir), 0, 0, "\"\"", NULL,
      "folder, of mode 0700, in which sequences are saved at the end and from which they are restored at the start; empty: they end with the daemon"},
+    {"journal.path", KIND_STRING, AT(journal_path), 0, 0, "\"\"", NULL,
+     "folder in which requests and every decision are recorded, for attnctl replay --check (docs/OPERATIONS.md); empty: none are"},
+    {"journal.bytes", KIND_BYTES, AT(journal_bytes), 1 << 18, (double)(UINT64_C(1) << 50), "\"4GiB\"", NULL,
+     "of all its files; then the journal stops, and the daemon goes on. Files of earlier runs make room"},
+    {"journal.file_bytes", KIND_BYTES, AT(journal_file_bytes), 1 << 16, (double)(UINT64_C(1) << 40), "\"64MiB\"", NULL,
+     "of a file, after which the next one begins"},
+    {"journal.token_ids", KIND_ENUM, AT(journal_token_ids), 0, 0, "\"off\"", off_on_names,
+     "on: ids of tokens are recorded as they are; off: hashed, by a key that is never written"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };
@@ -713,6 +721,20 @@ static int check_file_blocks(const struct config *c, char error[CONFIG_ERROR_BYT
     return 0;
 }
 
+/* What the journal cannot record yet. */
+static int check_journal(const struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    if (!c->journal_path[0])
+        return 0;
+    if (c->transport.address[0])
+        return misfit(c, "journal.path",
+                      "clients with registered memory (transport.listen) are not recorded yet", error);
+    if (c->file_blocks)
+        return misfit(c, "journal.path", "a file for swapped blocks (pool.file_blocks) is not recorded yet",
+                      error);
+    return 0;
+}
+
 int config_load(struct config *config, const struct config_inputs *inputs, char error[CONFIG_ERROR_BYTES])
 {
     *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
@@ -738,6 +760,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = resolve_staging(config, error);
     if (rc == 0)
         rc = check_file_blocks(config, error);
+    if (rc == 0)
+        rc = check_journal(config, error);
     if (rc != 0)
         config_deinit(config);
     return rc;

@@ -123,6 +123,9 @@ struct config {
     uint32_t drain_save_deadline_s;      /* for saving sequences; 0: half more than it should take */
     char state_dir[CONFIG_STRING_BYTES]; /* empty: nothing outlives the daemon */
     uint32_t drain_lame_duck_s; /* before: /readyz says that it ends, and clients are served as before */
+    char journal_path[CONFIG_STRING_BYTES];     /* folder; empty: there is none */
+    uint64_t journal_bytes, journal_file_bytes; /* of all files; of one */
+    int journal_token_ids;                      /* 0 or 1: ids of tokens are recorded as they are */
     enum log_level log_level;
     enum log_format log_format;
     struct config_origin *origins; /* owned: text and place of each key's value */

@@ -2,6 +2,8 @@
 /* backend_ops.c - see backend_ops.h. */
 #include "scheduler/backend_ops.h"
 
+#include "scheduler/journal.h"
+
 int backend_ops_replace_constants(struct engine_state *state, const struct model_constants *with)
 {
     struct model_constants *c = &state->constants;
@@ -24,7 +26,8 @@ int backend_ops_parameters(struct engine_state *state, struct request *request)
 
 int backend_ops_roof(struct engine_state *state, struct request *request)
 {
-    return step_roof_part(state->steps, request, state->now_s) ? 0 : REQUEST_WAITS;
+    bool done = step_roof_part(state->steps, request, state->now_s);
+    return journal_roof(state->journal, done) ? 0 : REQUEST_WAITS;
 }
 
 int backend_ops_self_test(struct engine_state *state, struct request *request)
@@ -36,7 +39,7 @@ int backend_ops_self_test(struct engine_state *state, struct request *request)
 struct request *backend_ops_test(struct engine_state *state)
 {
     enum attention_verdict verdict = state->failed ? ATTENTION_TEST_FAILED : step_self_test(state->steps);
-    if (verdict == ATTENTION_TEST_RUNS)
+    if (!journal_tested(state->journal, verdict != ATTENTION_TEST_RUNS))
         return NULL;
     struct request *request = request_list_take(&state->self_tests);
     if (verdict == ATTENTION_TEST_FAILED)

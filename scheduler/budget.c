@@ -2,6 +2,8 @@
 /* budget.c - see budget.h. */
 #include "scheduler/budget.h"
 
+#include "scheduler/journal.h"
+
 void budget_begin(struct budget *b)
 {
     b->begun = b->spent = false;
@@ -17,6 +19,6 @@ bool budget_allows(struct budget *b)
         b->until_s = now_s + b->us * 1e-6;
         return true;
     }
-    b->spent = now_s >= b->until_s;
+    b->spent = journal_spent(b->journal, now_s >= b->until_s);
     return !b->spent;
 }

@@ -9,11 +9,14 @@
 
 #include <stdbool.h>
 
+struct journal;
+
 struct budget {
     double (*clock)(void *cookie); /* as in engine_options */
     void *cookie;
-    double us;      /* a turn */
-    double until_s; /* of this turn */
+    struct journal *journal; /* where it is noted that it is spent; NULL: nowhere */
+    double us;               /* a turn */
+    double until_s;          /* of this turn */
     bool begun, spent;
 };
 

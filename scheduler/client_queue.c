@@ -30,6 +30,7 @@
 #include "scheduler/client_slices.h"
 #include "scheduler/client_tables.h"
 #include "scheduler/inspect.h"
+#include "scheduler/journal.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/sequence_ops.h"
@@ -909,9 +910,10 @@ static void count_queued(struct client_queue *c, const struct request *request, 
 }
 
 /* Fail a request that is cancelled or past its deadline; return whether it was. */
-static bool is_too_late(struct request *request, double now)
+static bool is_too_late(const struct client_queue *c, struct request *request)
 {
-    if (atomic_load(&request->cancelled))
+    double now = c->o.state->now_s;
+    if (journal_gone(c->o.state->journal, request))
         request_fail(request, ATTND_GONE, "the client went away before the call ran");
     else if (request->deadline_s > 0 && now > request->submitted_s + request->deadline_s)
         request_fail(request, ATTND_DEADLINE, "%.0f ms passed before the call was done",
@@ -1065,7 +1067,7 @@ static void gather_cut(struct client_queue *c)
         (void)is_behind(c, request);
         if (c->o.state->failed && request->status == 0)
             request_fail(request, ATTND_DEVICE, "the device has failed");
-        if (!done && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
+        if (!done && (request->status != 0 || is_too_late(c, request))) {
             client_slices_stop(c->o.state, request);
             done = true;
         }
@@ -1098,7 +1100,7 @@ static void gather_queued(struct client_queue *c)
         bool looking = request->queued.looked == LOOKING;
         if (!looking && c->o.state->failed)
             request_fail(request, ATTND_DEVICE, "the device has failed");
-        if (!looking && (request->status != 0 || is_too_late(request, c->o.state->now_s))) {
+        if (!looking && (request->status != 0 || is_too_late(c, request))) {
             finish_taking(c, request);
             continue;
         }
@@ -1306,6 +1308,11 @@ void client_queue_retire(struct client_queue *c, const struct step *step)
     }
 }
 
+bool client_queue_is_empty(const struct client_queue *c)
+{
+    return !c->queue.first && !c->cut.first;
+}
+
 bool client_queue_is_interactive(const struct client_queue *c)
 {
     return c->o.state->now_s - c->small_s < INTERACTIVE_S;
@@ -1426,7 +1433,7 @@ void client_queue_drop_cancelled(struct client_queue *c)
     struct request *request;
     c->queue = (struct request_list){0};
     while ((request = request_list_take(&old))) {
-        if (request->queued.looked != LOOKING && is_too_late(request, c->o.state->now_s))
+        if (request->queued.looked != LOOKING && is_too_late(c, request))
             finish_taking(c, request);
         else
             request_list_append(&c->queue, request);

@@ -58,6 +58,9 @@ void client_queue_end(struct client_queue *queue);
  * is cut off, with all that followed on its sequence. */
 void client_queue_look(struct client_queue *queue, const struct step *step);
 
+/* client_queue_is_empty: nothing is queued, and nothing goes into steps in slices. */
+bool client_queue_is_empty(const struct client_queue *queue);
+
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
 

@@ -20,11 +20,14 @@
 #include "config/log.h"
 #include "config/mapping.h"
 #include "config/model_constants.h"
+#include "config/version.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
 #include "scheduler/doorbell.h"
 #include "scheduler/history.h"
 #include "scheduler/inspect.h"
+#include "scheduler/journal.h"
+#include "scheduler/journal_request.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/ring.h"
@@ -113,6 +116,7 @@ static void complete(struct request *request, void *cookie)
         request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
     }
+    journal_answer(e->state.journal, &e->state, request);
     if (request->rings) {
         doorbell_complete(e->doorbell, request);
         return;
@@ -175,14 +179,34 @@ static void handle(struct engine *e, struct request *request)
     }
 }
 
+/* Handle those that were recorded to be taken now. */
+static bool take_recorded(struct engine *e)
+{
+    bool any = false;
+    while (journal_next_is(e->state.journal, JOURNAL_REQUEST)) {
+        struct request *request = engine_acquire(e);
+        if (!request || !journal_next_request(e->state.journal, request))
+            break;
+        journal_take(e->state.journal, request);
+        handle(e, request);
+        check_invariants(e);
+        any = true;
+    }
+    return any;
+}
+
 /* Handle the requests that are in the ring now, as many as there is time for; the others and those that come
  * meanwhile have their turn later, so that steps are formed however many come and however long they take. */
 static bool take_requests(struct engine *e)
 {
     uint32_t n = ring_count(&e->to_engine);
+    if (journal_checks(e->state.journal))
+        return take_recorded(e);
     budget_begin(&e->state.taking);
     for (uint32_t i = 0; i < n && budget_allows(&e->state.taking); i++) {
-        handle(e, ring_take(&e->to_engine));
+        struct request *request = ring_take(&e->to_engine);
+        journal_take(e->state.journal, request);
+        handle(e, request);
         check_invariants(e);
     }
     return n > 0;
@@ -196,12 +220,14 @@ static bool retire_steps(struct engine *e)
     struct step *step;
     bool worked = false;
     while ((step = steps_poll(e->state.steps, e->holds))) {
+        journal_done(e->state.journal, step);
         client_queue_look(e->state.clients, step);
         step_retire(step);
         history_stepped(&e->state, step, e->submitted_s[step_slot(step)]);
         shares_retire(e->state.shares, step_slot(step), step_cost(step).seconds * 1e6);
         client_queue_retire(e->state.clients, step);
         workload_run_retire(e->state.workloads, step);
+        journal_retired(e->state.journal, &e->state, step);
         check_invariants(e);
         worked = true;
     }
@@ -303,6 +329,8 @@ static bool form_step(struct engine *e)
     struct step *step;
     if ((e->state.alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
+    if (!client_queue_is_empty(e->state.clients) || workload_run_owners(e->state.workloads))
+        journal_note_attempt(e->state.journal);
     client_queue_begin(e->state.clients, step);
     workload_run_begin(e->state.workloads, step);
     add_bulk(e, step,
@@ -315,6 +343,7 @@ static bool form_step(struct engine *e)
         return step_skip(step);
     e->submitted_s[step_slot(step)] = e->o.clock(e->o.cookie);
     step_submit(step);
+    journal_step(e->state.journal, &e->state, step);
     return true;
 }
 
@@ -326,6 +355,7 @@ static void note_failure(struct engine *e)
     if (!failure || e->failure_noted || steps_in_flight(e->state.steps))
         return;
     e->failure_noted = true;
+    journal_end(e->state.journal, "the device has failed");
     log_line(LOG_ERROR, "the backend has failed: %s", failure);
     workload_run_fail(e->state.workloads);
     atomic_store(&e->failure, failure);
@@ -349,8 +379,9 @@ static void look_at_device(struct engine *e)
 
 bool engine_turn(struct engine *e, double now_s)
 {
-    e->state.now_s = now_s;
     e->state.keeps_all = atomic_load(&e->keep_all);
+    journal_turn(e->state.journal, &now_s, &e->state.keeps_all, &e->state.stopping);
+    e->state.now_s = now_s;
     block_log_at(block_tables_log(tables_of(e)), now_s);
     workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
@@ -374,6 +405,8 @@ bool engine_turn(struct engine *e, double now_s)
     if (computes || !worked)
         worked |= step_roof_turn(e->state.steps, computes, now_s);
     workload_run_report(e->state.workloads);
+    if (worked)
+        journal_note_turn(e->state.journal);
     worked |= tell_news(e);
     if (sequences_are_limited(e->state.sequences))
         atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
@@ -497,6 +530,7 @@ void engine_reuse(struct request *request, enum request_kind kind, uint64_t id)
 void engine_submit(struct engine *e, struct request *request)
 {
     request->submitted_s = e->o.clock(e->o.cookie);
+    request->digest = e->o.journal ? journal_digest(request, &e->o.config->geometry) : 0;
     bool put = ring_put(&e->to_engine, request); /* it has room for every request */
     assert(put);
     (void)put;
@@ -756,12 +790,39 @@ static void set_bounds(struct engine *e)
     e->state.step_us_shared = fmin(e->state.step_us_shared, e->state.step_us_max);
     e->state.taking = e->state.waiting =
         (struct budget){.clock = e->o.clock, .cookie = e->o.cookie, .us = e->state.step_us_shared / BUDGETS};
+    e->state.waiting.journal = e->o.journal; /* of taking the journal has each request that was taken */
 }
 
 static uint32_t partials_of(const struct engine_options *o)
 {
     uint32_t of_rows = PARTIALS_PER_ROW * o->config->step_rows_max;
     return o->partials_max ? o->partials_max : of_rows > PARTIALS_LEAST ? of_rows : PARTIALS_LEAST;
+}
+
+/* Record what this engine is like. */
+static int begin_journal(struct engine *e)
+{
+    const struct attention_info *info = step_backend(e->state.steps);
+    struct step_measures measures = step_measures(e->state.steps);
+    char *settings = NULL;
+    size_t n = 0;
+    FILE *text = open_memstream(&settings, &n);
+    if (!text)
+        return ATTND_NO_MEMORY;
+    config_print(e->o.config, text);
+    bool whole = fclose(text) == 0;
+    const struct journal_begin begin = {.tasks = info->tasks,
+                                        .paged_v1_tokens = info->paged_v1_tokens,
+                                        .spare_requests = e->o.spare_requests,
+                                        .on_device = info->on_device,
+                                        .tile_caps = info->tile_caps,
+                                        .cost = measures.cost,
+                                        .costs = measures.costs,
+                                        .pool_blocks = e->o.config->pool_blocks};
+    if (whole)
+        journal_begin(e->o.journal, &begin, settings, ATTND_VERSION);
+    free(settings);
+    return whole ? 0 : ATTND_NO_MEMORY;
 }
 
 int engine_create(const struct engine_options *options, struct engine **result,
@@ -775,6 +836,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
         .open_backend = options->open_backend ? options->open_backend : attention_open,
         .progress = options->progress,
         .cookie = options->cookie,
+        .measures = options->measures,
         .now_s = options->clock ? options->clock(options->cookie) : clock_s()};
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the scheduler's tables");
     if (!e)
@@ -783,6 +845,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o = *options;
     e->o.clock = options->clock ? options->clock : real_clock;
     e->state.config = options->config;
+    e->state.journal = options->journal;
     e->state.question_work = options->question_work ? options->question_work : QUESTION_WORK;
     e->wake = eventfd(0, EFD_CLOEXEC);
     int rc = backend_ops_replace_constants(&e->state, &options->config->constants);
@@ -792,6 +855,8 @@ int engine_create(const struct engine_options *options, struct engine **result,
         set_bounds(e);
     if (rc == 0 && (e->wake < 0 || make_lease_table(e) != 0 || make_parts(e) != 0))
         rc = ATTND_NO_MEMORY;
+    if (rc == 0 && options->journal)
+        rc = begin_journal(e);
     if (rc != 0) {
         engine_destroy(e);
         return rc;
@@ -820,6 +885,7 @@ void engine_destroy(struct engine *e)
         wake_engine(e);
         pthread_join(e->thread, NULL);
     }
+    journal_end(e->state.journal, "the daemon has ended");
     doorbell_destroy(e->doorbell);
     workload_run_destroy(e->state.workloads);
     client_queue_destroy(e->state.clients);

@@ -15,6 +15,7 @@
 #include "scheduler/swap_file.h"
 
 struct engine;
+struct journal;
 
 struct engine_options {
     const struct config *config;
@@ -33,6 +34,8 @@ struct engine_options {
     int (*open_backend)(const struct attention_options *options, struct attention **attention,
                         char error[ATTENTION_ERROR_BYTES]);
     double (*clock)(void *cookie);
+    struct journal *journal;              /* that records, or checks; borrowed. NULL: none */
+    const struct step_measures *measures; /* of one that checks; NULL: they are made */
     uint32_t
         question_work; /* likewise: entries that a part of a long question looks at; 0: as many as serve best */
 };

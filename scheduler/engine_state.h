@@ -22,6 +22,7 @@ struct swapping;
 struct swap_cache;
 struct shares;
 struct doorbell;
+struct journal;
 
 struct engine_state {
     const struct config *config;
@@ -36,6 +37,7 @@ struct engine_state {
     struct client_queue *clients;
     struct workload_run *workloads;
     struct doorbell *doorbell;        /* NULL: no client has registered memory */
+    struct journal *journal;          /* NULL: there is none */
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inspect.c - see inspect.h. */
 #include "scheduler/inspect.h"
+#include "scheduler/journal.h"
 
 #include "allocator/block_log.h"
 #include "config/numbers.h"
@@ -253,6 +254,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     stats->doorbell = doorbell_counts(state->doorbell);
+    stats->journal = journal_state(state->journal);
     stats->own = tenants_use(sequences_tenants(state->sequences), request->key);
     sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
                     stats->states);
@@ -611,7 +613,7 @@ static bool audit_part(const struct engine_state *state, struct request_check *a
 struct request *inspect_part(struct engine_state *state)
 {
     struct request *request = state->questions.first;
-    bool gone = atomic_load(&request->cancelled), ended;
+    bool gone = journal_gone(state->journal, request), ended;
     if (gone)
         request_fail(request, ATTND_GONE, "the client went away");
     if (gone && request->kind == REQUEST_AUDIT)

@@ -399,7 +399,16 @@ struct request_listing {
     struct request_shown shown; /* out */
 };
 
+/* What is shown of a journal that records. */
+struct journal_state {
+    bool on;                 /* there is one */
+    uint64_t records, bytes; /* written */
+    uint32_t files;
+    const char *stopped; /* why it has ended, as a constant sentence; NULL: it goes on */
+};
+
 struct engine_stats {
+    struct journal_state journal;
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
@@ -612,7 +621,9 @@ struct request {
     char *moved_to; /* out, with ATTND_MOVED: where to; NULL: not known any more */
 
     double submitted_s;
-    struct request *next; /* in the list in which it waits */
+    uint64_t digest;         /* of its tensors; 0: there is no journal. Set when it is submitted */
+    uint64_t journal_number; /* likewise; set when it is taken */
+    struct request *next;    /* in the list in which it waits */
     struct request_queued queued;
 
     uint8_t *arena;

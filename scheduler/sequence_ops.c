@@ -8,6 +8,7 @@
 #include "scheduler/client_queue.h"
 #include "scheduler/history.h"
 #include "scheduler/inspect.h"
+#include "scheduler/journal.h"
 #include "scheduler/reservation.h"
 #include "scheduler/swapping.h"
 #include "scheduler/workload_run.h"
@@ -473,6 +474,7 @@ void sequence_ops_reap(struct engine_state *state)
     if (now - state->reaped_s < REAP_S)
         return;
     state->reaped_s = now;
+    journal_note_turn(state->journal);
     reservation_note_all(state);
     for (uint32_t n = 0; n < REAP_ROWS && n < rows; n++) {
         uint32_t row = state->reap_row++ % rows;

@@ -839,6 +839,40 @@ struct step_figures step_figures(const struct step *s)
     return (struct step_figures){s->number, step_row_count(s), s->table_row_count};
 }
 
+uint64_t step_number_of(const struct step *s)
+{
+    return s->number;
+}
+
+const uint32_t *step_table_rows(const struct step *s, uint32_t *count)
+{
+    *count = s->table_row_count;
+    return s->table_rows;
+}
+
+const struct block_copy *step_copied(const struct step *s, uint32_t *count)
+{
+    *count = s->copies.count;
+    return s->copies.list;
+}
+
+const struct kv_compare *step_compares(const struct step *s, uint32_t *count)
+{
+    *count = s->compare_count;
+    return s->compares;
+}
+
+void step_rows_of(const struct step *s, uint32_t rows[2])
+{
+    rows[STEP_OF_CLIENTS] = s->rows[STEP_OF_CLIENTS];
+    rows[STEP_OF_WORKLOADS] = s->rows[STEP_OF_WORKLOADS];
+}
+
+struct attention_times step_times(const struct step *s)
+{
+    return attention_times(s->of->attention, s->ticket);
+}
+
 uint64_t step_bytes(const struct step *s, enum step_producer producer)
 {
     return s->bytes[producer];
@@ -929,6 +963,11 @@ double step_roof_idle_s(const struct steps *x, double now_s)
     return roof_idle_s(&x->roof, now_s);
 }
 
+struct step_measures step_measures(const struct steps *x)
+{
+    return (struct step_measures){x->cost, x->costs};
+}
+
 double step_grouping_us(const struct steps *x)
 {
     return x->costs.grouping_us;
@@ -1011,8 +1050,13 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
                                             .table_rows = options.table_rows,
                                             .table_stride = options.table_stride,
                                             .read_gb_per_s = roof.best};
-    x->cost = (struct cost_model){calibrate_rates(&calibration, x->attention), 1};
-    x->costs = calibrate(&calibration, x->attention);
+    if (o->measures) {
+        x->cost = o->measures->cost;
+        x->costs = o->measures->costs;
+    } else {
+        x->cost = (struct cost_model){calibrate_rates(&calibration, x->attention), 1};
+        x->costs = calibrate(&calibration, x->attention);
+    }
     const char *failure = attention_failure(x->attention);
     if (failure)
         snprintf(error, ATTENTION_ERROR_BYTES, "%s", failure);

@@ -45,7 +45,14 @@ struct steps_options {
                         char error[ATTENTION_ERROR_BYTES]); /* attention_open(), but for tests */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);
     void *cookie;
-    double now_s; /* on the engine's clock */
+    double now_s;                         /* on the engine's clock */
+    const struct step_measures *measures; /* NULL: measure them */
+};
+
+/* What estimates and plans are made with. */
+struct step_measures {
+    struct cost_model cost;
+    struct planner_costs costs;
 };
 
 /* What a step took. */
@@ -222,6 +229,15 @@ struct step_figures {
 };
 struct step_figures step_figures(const struct step *step);
 
+/* What a step consists of, for the journal: its number, sequences that take part, copies, comparisons and queries by producer; and, of
+ * one that is done, what the backend says it took. */
+uint64_t step_number_of(const struct step *step);
+const uint32_t *step_table_rows(const struct step *step, uint32_t *count);
+const struct block_copy *step_copied(const struct step *step, uint32_t *count);
+const struct kv_compare *step_compares(const struct step *step, uint32_t *count);
+void step_rows_of(const struct step *step, uint32_t rows[2]);
+struct attention_times step_times(const struct step *step);
+
 /* Bytes of K and V that the parts of a producer read. */
 uint64_t step_bytes(const struct step *step, enum step_producer producer);
 
@@ -236,6 +252,7 @@ bool step_roof_part(struct steps *steps, const void *who, double now_s);
 bool step_roof_turn(struct steps *steps, bool computes, double now_s);
 double step_roof_idle_s(const struct steps *steps, double now_s);
 double step_grouping_us(const struct steps *steps);
+struct step_measures step_measures(const struct steps *steps);
 struct step_stats step_stats(const struct steps *steps);
 const struct step_log *step_log(const struct steps *steps);
 

@@ -233,6 +233,19 @@ static void write_transport(struct json_writer *w, const struct doorbell_counts 
     json_close(w, '}');
 }
 
+static void write_journal(struct json_writer *w, const struct journal_state *journal)
+{
+    json_open(w, "journal", '{');
+    json_uint(w, "records", journal->records);
+    json_uint(w, "bytes", journal->bytes);
+    json_uint(w, "files", journal->files);
+    if (journal->stopped)
+        json_string(w, "stopped", journal->stopped);
+    else
+        json_null(w, "stopped");
+    json_close(w, '}');
+}
+
 static void render_stats(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
 {
@@ -286,6 +299,8 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     json_uint(w, "leases", all ? s->leases : s->own.leases);
     if (c->config->transport.address[0])
         write_transport(w, &s->doorbell);
+    if (s->journal.on)
+        write_journal(w, &s->journal);
     json_close(w, '}');
     json_raw(w, "\n");
 }
@@ -468,20 +483,20 @@ static const struct api_schema schemas[] = {
      "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
      "gpu_bytes:uint gpu_rows:uint} "
      "kernels:{attend:text}}"},
-    {"Stats",
-     "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
-     "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
-     "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
-     "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
-     "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
-     "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
-     "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
-     "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
-     "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
-     "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
-     "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
-     "items:[Sequence] next:uint?} leases:uint "
-     "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint}}"},
+    {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
+              "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
+              "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
+              "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
+              "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
+              "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
+              "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
+              "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
+              "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
+              "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
+              "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
+              "items:[Sequence] next:uint?} leases:uint "
+              "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint} "
+              "journal?:{records:uint bytes:uint files:uint stopped:text?}}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint? fill?:uint? owner?:id|(other)?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns",

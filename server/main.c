@@ -6,6 +6,7 @@
 #include "config/host_memory.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
+#include "scheduler/replay.h"
 #include "scheduler/staging.h"
 #include "server/http_connection.h"
 #include "server/json_arena.h"
@@ -47,6 +48,7 @@ enum action {
     ACTION_PRINT_CONFIG,
     ACTION_COMPILE_KERNELS,
     ACTION_DESCRIBE,
+    ACTION_REPLAY_CHECK,
     ACTION_HELP,
     ACTION_VERSION
 };
@@ -58,6 +60,7 @@ struct options {
     const char *file;
     const char *arch;     /* to compile kernels for */
     const char *describe; /* which table */
+    const char *journal;  /* to be checked */
     const char *sets[SETS_MAX];
     size_t set_count;
     char backend[64];                         /* --backend, as the --set that it stands for, */
@@ -97,7 +100,8 @@ struct daemon {
     uv_async_t start_done;     /* it has */
     enum exit_code start_code; /* EXIT_OK, or why there is no engine */
     struct engine *engine;
-    uint64_t progress_ns; /* when the pool's progress was last logged */
+    struct journal *journal; /* NULL: none */
+    uint64_t progress_ns;    /* when the pool's progress was last logged */
 };
 
 enum {
@@ -139,6 +143,8 @@ static void print_help(void)
          "  --state-dir DIR    keep sequences there between the end and the next start: short for --set\n"
          "                     state.dir=DIR\n"
          "  --check-config     check it, print the memory arithmetic, exit\n"
+         "  --replay-check PATH   run a journal (a folder, or one of its files) again, compare every id and "
+         "count, exit\n"
          "  --print-config     print the effective configuration and where each value came from, exit\n"
          "  --compile-kernels --arch ARCH\n"
          "                     compile the CUDA kernels for the configured geometry and sm_75, sm_80, "
@@ -211,6 +217,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
         {"state-dir", required_argument, NULL, 'd'},
         {"arch", required_argument, NULL, 'a'},
         {"describe", required_argument, NULL, 'D'},
+        {"replay-check", required_argument, NULL, 'r'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -249,6 +256,10 @@ static bool parse_options(int argc, char **argv, struct options *options)
         case 'D':
             options->action = ACTION_DESCRIBE;
             options->describe = optarg;
+            break;
+        case 'r':
+            options->action = ACTION_REPLAY_CHECK;
+            options->journal = optarg;
             break;
         case 'v':
             options->action = ACTION_VERSION;
@@ -557,6 +568,7 @@ static void end_engine(struct daemon *d)
     assert(!d->trimming && !uv_is_active((uv_handle_t *)&d->trimmer));
     engine_destroy(d->state.engine); /* before the loop that it notifies */
     d->state.engine = NULL;
+    journal_destroy(d->journal);
 }
 
 static void log_backend(const struct engine *engine)
@@ -580,6 +592,7 @@ static void create_engine(void *cookie)
                                            .rings = d->state.config->transport.address[0],
                                            .swap = d->swap ? &swap : NULL,
                                            .budget = &d->state.memory,
+                                           .journal = d->journal,
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
@@ -601,6 +614,21 @@ static void create_engine(void *cookie)
 static void on_start_done(uv_async_t *handle)
 {
     uv_close((uv_handle_t *)handle, NULL);
+}
+
+/* Open the journal, in which the engine's first record is what it measures when it is created. */
+static enum exit_code open_journal(struct daemon *d)
+{
+    const struct journal_options options = {.config = d->state.config};
+    char reason[JOURNAL_REASON_BYTES];
+    if (!d->state.config->journal_path[0])
+        return EXIT_OK;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like others */
+    int rc = journal_create(&options, &d->journal, reason);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: journal.path: %s\n", reason);
+    return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
 /* Create the engine on a thread of its own: touching a pool takes half a second a GiB, compiling
@@ -941,6 +969,8 @@ static enum exit_code serve(const struct config *config)
     d.turn.data = &d;
     code = open_state(&d);
     if (code == EXIT_OK)
+        code = open_journal(&d);
+    if (code == EXIT_OK)
         code = start_engine(&d);
     json_arena_install();
     if (code == EXIT_OK && routes_create(&d.state) != 0) {
@@ -1084,6 +1114,23 @@ static enum exit_code check_config(const struct config *config)
     return code == EXIT_OK ? check_state(config) : code;
 }
 
+/* Run a journal again. */
+static enum exit_code check_replay(const char *path)
+{
+    char reason[JOURNAL_REASON_BYTES];
+    struct journal_check check;
+    log_init(LOG_ERROR, LOG_TEXT);
+    int rc = replay_check(path, &check, reason);
+    if (rc == 0)
+        printf("ok: %llu records, %llu turns, %llu requests, %llu steps%s\n",
+               (unsigned long long)check.records, (unsigned long long)check.turns,
+               (unsigned long long)check.requests, (unsigned long long)check.steps,
+               check.torn ? "; the last file ends within a record, which was left out" : "");
+    else
+        printf("%s: %s\n", rc == 1 ? "differs" : "cannot be checked", reason);
+    return rc == 0 ? EXIT_OK : rc == 1 ? EXIT_RUNTIME : EXIT_UNAVAILABLE;
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -1140,6 +1187,8 @@ int main(int argc, char **argv)
         print_version();
         return EXIT_OK;
     }
+    if (options.action == ACTION_REPLAY_CHECK)
+        return check_replay(options.journal);
     enum exit_code code = run(&options);
     if (code != EXIT_RUNTIME && code != EXIT_UNAVAILABLE)
         return code;

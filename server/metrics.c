@@ -294,6 +294,11 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_transport_clients_ended_total", STATS->doorbell.ended,                                                   \
         "Clients with registered memory that were ended, since an index of their ring was wrong.")                               \
                                                                                                                                  \
+    ONE(counter, "attnd_journal_records_total", STATS->journal.records, "Records of the journal that were written.")             \
+    ONE(counter, "attnd_journal_bytes_total", STATS->journal.bytes, "Bytes of these.")                                           \
+    ONE(gauge, "attnd_journal_stopped", STATS->journal.stopped != NULL,                                                          \
+        "Whether the journal has ended before the daemon; /stats says why.")                                                     \
+                                                                                                                                 \
     ONE(gauge, "attnd_staging_bytes_used", LOOP->staging_used, "Of limits.staging_bytes.")                                       \
     ONE(gauge, "attnd_memory_bytes", LOOP->memory_limit, "For what clients have under way (memory.bytes).")                      \
     ONE(gauge, "attnd_memory_bytes_used", LOOP->memory_used, "Of these, taken.")                                                 \

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* replay.h - run a journal again, through the engine that would have written it, and compare.
+ *
+ * The engine is the daemon's own: allocator, scheduler, planner. Only the backend computes nothing, and says of steps what was
+ * recorded; and time is what was recorded. The first record whose effect is another one is the finding. */
+#ifndef SCHEDULER_REPLAY_H
+#define SCHEDULER_REPLAY_H
+
+#include "scheduler/journal.h"
+
+/* replay_check(path, check, reason): 0: every record is as it was made; 1: one is not; ATTND_INVALID: it cannot be read,
+ * or is damaged; ATTND_NO_MEMORY. `reason` has a sentence, but for 0. One at a time in a process. */
+MUST_USE int replay_check(const char *path, struct journal_check *check, char reason[JOURNAL_REASON_BYTES]);
+
+#endif
