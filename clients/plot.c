@@ -101,12 +101,15 @@ static void draw_y_ticks(FILE *f, const struct axis *a)
 {
     if (!a->logarithmic) {
         double step = round_up(a->high / 6);
-        for (double value = 0; value <= a->high; value += step)
-            draw_y_tick(f, a, value);
+        for (int i = 0; i * step <= a->high; i++)
+            draw_y_tick(f, a, i * step);
         return;
     }
-    for (double value = round_up(a->low); value <= a->high; value = round_up(value * 1.5))
+    double value = round_up(a->low);
+    while (value <= a->high) {
         draw_y_tick(f, a, value);
+        value = round_up(value * 1.5);
+    }
 }
 
 /* Each value of x that lines have, once. */

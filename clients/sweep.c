@@ -286,10 +286,9 @@ static enum exit_code sweep_url(struct sweep *s, const char *url, const char *ke
     s->here = *s->c;
     s->here.url = url;
     s->here.client = http_client_create(url, key);
-    if (!s->here.client)
-        return EXIT_FAILED;
-    enum exit_code code = sweep_daemon(s);
+    enum exit_code code = s->here.client ? sweep_daemon(s) : EXIT_FAILED;
     http_client_destroy(s->here.client);
+    s->here = (struct command){0}; /* the url is the caller's */
     return code;
 }
 

@@ -204,7 +204,12 @@ static bool append_tokens(struct tour *t, uint64_t id, uint32_t n, bool may_fail
                 c.values[i] = count;
         }
         printf("    attnctl append %s --count %s       (more numbers than JSON may have)\n    ", name, count);
-        return c.info->verbs->run(&c) == EXIT_OK || may_fail;
+        fflush(stdout);
+        bool ok = c.info->verbs->run(&c) == EXIT_OK;
+        if (!ok)
+            puts("(refused)");
+        t->failed |= !ok && !may_fail;
+        return ok || may_fail;
     }
     snprintf(program, sizeof program,
              "jq -nc 'def ones: [range(%u) | [range(%u) | [range(%u) | [range(%u) | 1]]]]; "

@@ -282,6 +282,12 @@ expect 'the daemon at hand' "$(ctl sweep --batch 1 --context 16 --shared 0 --dec
 expect 'two daemons that are given' 2 "$(ctl sweep --at "$URL,$URL" --batch 1 --context 16 --shared 0 --decode 4 | grep -c '^ *1 ')"
 expect 'a list that is none' '2 --batch wants at most 16 integers in 1..65536, with commas between, not "1,x" (--help lists the commands)' "$(said sweep --batch 1,x)"
 expect 'a daemon that does not start is said why' '69 /none/attnd: No such file or directory' "$(ctl sweep --block-size 7 --attnd /none/attnd >/dev/null; echo $?) $(tail -n 1 "$WORK/err")"
+"$ATTNCTL" sweep --batch 1 --context 16,50000 --shared 0 --decode 4000 --csv "$WORK/s.csv" >"$WORK/sweep" 2>"$WORK/err" &
+pid=$!
+eventually grep -q '^ *1  *16 ' "$WORK/sweep"
+kill -INT $pid
+wait $pid
+expect 'Ctrl-C ends a sweep with what it has' '130 attnctl: interrupted; that is what was measured 2' "$? $(cat "$WORK/err") $(wc -l <"$WORK/s.csv")"
 expect 'compare: the native kernel' '0 A' "$(ctl compare --batch 3 --context 37 --repeat 3 >"$WORK/compare"; echo $?) $(sed -n 's/^http.* //p' "$WORK/compare")"
 expect 'its error is that of bf16' yes "$(awk '/^http/ { print ($7 > 0 && $7 < 0.02) ? "yes" : $7 }' "$WORK/compare")"
 expect 'and what the others need' 1 "$(grep -c '^Not compared: .*paged_v1 and paged_v2' "$WORK/compare")"
