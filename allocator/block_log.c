@@ -112,17 +112,36 @@ static void enter_life(struct block_log *log, struct block_change *c)
     };
 }
 
+/* Have the lines of a life that comes later on their way: its first one, or the one that is written. */
+static void prefetch_life(const struct block_log *log, uint64_t number, bool first)
+{
+    const struct block_change *c = at(log, number);
+    if (!change_is_of_block(c->kind))
+        return;
+    const struct block_life *life = &log->lives[c->block];
+    __builtin_prefetch(first ? (const void *)life : &life->changes[life->count % LIFE_CHANGES], 1);
+}
+
 void block_log_settle(struct block_log *log, uint64_t number)
 {
     while (log->settled < number) {
-        struct block_change *ahead = at(log, log->settled + 1 + AHEAD), *c = at(log, ++log->settled);
-        if (log->settled + AHEAD <= number && change_is_of_block(ahead->kind)) {
-            const struct block_life *life = &log->lives[ahead->block];
-            __builtin_prefetch(life, 1);
-        }
+        struct block_change *c = at(log, ++log->settled);
+        if (log->settled + 2 * AHEAD <= number)
+            prefetch_life(log, log->settled + 2 * AHEAD, true);
+        if (log->settled + AHEAD <= number)
+            prefetch_life(log, log->settled + AHEAD, false);
         if (change_is_of_block(c->kind))
             enter_life(log, c);
     }
+}
+
+void block_log_note(struct block_log *log, const struct block_change *change)
+{
+    struct block_change *slot = block_log_next(log), set = *slot;
+    *slot = *change;
+    slot->number = set.number;
+    slot->fills = set.fills;
+    slot->time_us = log->time_us & ((UINT64_C(1) << 48) - 1);
 }
 
 /* Whether a change is one by which a row comes to have a block. */
@@ -280,7 +299,13 @@ uint64_t block_log_loser(struct block_log *log, uint64_t epoch, uint32_t block)
         return 0;
     for (uint64_t number = log->number; number > epoch; number--) {
         const struct block_change *c = at(log, number);
-        if (c->block != block || !change_is_of_block(c->kind) || !c->sequence)
+        if (c->block != block || !change_is_of_block(c->kind))
+            continue;
+        if (c->kind == CHANGE_TAKEN) { /* who has given it back since held something else then */
+            n = 0;
+            continue;
+        }
+        if (!c->sequence)
             continue;
         uint32_t i = 0;
         while (i < n && holders[i] != c->sequence)

@@ -76,7 +76,7 @@ struct block_change {
         uint64_t parent;     /* of a sequence; 0: none */
         uint64_t kv_bytes;   /* of a step */
     };
-    uint32_t fills; /* changes of fill before it; set by block_log_note() */
+    uint32_t fills; /* changes of fill before it; set by block_log_next() */
     union {
         uint32_t block;
         uint32_t length; /* of a sequence: tokens */
@@ -152,25 +152,23 @@ uint64_t block_log_bytes(uint64_t blocks, uint32_t rows, uint32_t epochs);
 /* block_log_settle(log, number): changes up to this one are entered into the lives. */
 void block_log_settle(struct block_log *log, uint64_t number);
 
-/* block_log_note(log, change): the one place through which every change goes. It gets the next number, the time, the
- * name of the row whose table is being changed, and a place in the ring. Some ns; every half ring the older half is
- * settled, 10 ns a change. */
-static inline void block_log_note(struct block_log *log, const struct block_change *change)
+/* block_log_next(log): the one place through which every change goes: room for the next one, with its number and time, the
+ * caller's to fill in at once. What is not filled in is what stood there a ring ago. Some ns; every half ring the older half
+ * is settled. */
+static inline struct block_change *block_log_next(struct block_log *log)
 {
     uint64_t number = ++log->number;
     if (number - log->settled > log->mask)
         block_log_settle(log, number - (log->mask + 1) / 2);
     struct block_change *at = &log->ring[number & log->mask];
-    *at = *change;
     at->number = number;
-    at->time_us = log->time_us & ((UINT64_C(1) << 48) - 1);
     at->fills = log->fill_count;
-    if (change_is_of_block(change->kind) && log->row < log->rows) {
-        at->sequence = log->names[log->row].sequence;
-        at->key = log->names[log->row].key;
-    }
     log->other = false;
+    return at;
 }
+
+/* block_log_note(log, change): note one change that is not of a block: with the next number, and the time. */
+void block_log_note(struct block_log *log, const struct block_change *change);
 
 /* block_log_fill(log, block, before): the fill of a block is about to change. */
 static inline void block_log_fill(struct block_log *log, uint32_t block, uint32_t before)

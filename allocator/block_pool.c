@@ -112,26 +112,31 @@ static inline void end_changes(struct block_pool *pool, const uint32_t *ids, uin
 
 /* ---- the log --------------------------------------------------------------------------------------- */
 
-/* A block is about to be in this state, with so many references. */
+/* A block is about to be in this state, with so many references. Written where it stays: a struct that is made first and
+ * copied waits for its own stores, 20 ns. */
 static inline void note(const struct block_pool *pool, enum change_kind kind, uint32_t id,
                         enum block_state state, uint32_t refs)
 {
     const struct block *block = &pool->block[id];
+    const struct block_log *log = pool->log;
     bool revived = kind == CHANGE_SHARED && refs == 1, taken = kind == CHANGE_TAKEN,
-         stays = kind != CHANGE_UNPUBLISHED && kind != CHANGE_EVICTED && kind != CHANGE_FREED;
-    block_log_note(pool->log, &(struct block_change){.kind = kind,
-                                                     .state = state & 7,
-                                                     .state_before = block->state & 7,
-                                                     .published = kind == CHANGE_PUBLISHED ||
-                                                                  (block->published && stays),
-                                                     .published_before = block->published & 1,
-                                                     .block = id,
-                                                     .generation = block->generation + taken,
-                                                     .refs = refs,
-                                                     .fill = (uint16_t)(taken     ? 0
-                                                                        : revived ? pool->block_size
-                                                                                  : block->fill),
-                                                     .fill_before = block->fill});
+         stays = kind != CHANGE_UNPUBLISHED && kind != CHANGE_EVICTED && kind != CHANGE_FREED,
+         named = log->row < log->rows;
+    struct block_change *c = block_log_next(pool->log);
+    c->time_us = log->time_us & ((UINT64_C(1) << 48) - 1);
+    c->kind = kind;
+    c->state = state & 7;
+    c->state_before = block->state & 7;
+    c->published = kind == CHANGE_PUBLISHED || (block->published && stays);
+    c->published_before = block->published & 1;
+    c->sequence = named ? log->names[log->row].sequence : 0;
+    c->key = named ? log->names[log->row].key : 0;
+    c->block = id;
+    c->generation = block->generation + taken;
+    c->refs = refs;
+    c->from = 0;
+    c->fill = (uint16_t)(taken ? 0 : revived ? pool->block_size : block->fill);
+    c->fill_before = block->fill;
 }
 
 /* These blocks are about to be taken. */
@@ -309,17 +314,8 @@ void block_pool_note(const struct block_pool *pool, unsigned kind, uint32_t id, 
     if (!pool->log)
         return;
     const struct block *block = &pool->block[id];
-    block_log_note(pool->log, &(struct block_change){.kind = kind & 255,
-                                                     .state = block->state & 7,
-                                                     .state_before = block->state & 7,
-                                                     .published = block->published & 1,
-                                                     .published_before = block->published & 1,
-                                                     .block = id,
-                                                     .generation = block->generation,
-                                                     .refs = block->refs,
-                                                     .from = from,
-                                                     .fill = block->fill,
-                                                     .fill_before = block->fill});
+    note(pool, (enum change_kind)kind, id, (enum block_state)block->state, block->refs);
+    pool->log->ring[pool->log->number & pool->log->mask].from = from;
 }
 
 int block_pool_acquire(struct block_pool *pool, uint32_t n, uint32_t *ids)
