@@ -7,6 +7,7 @@ sed ':a; /\\$/ {N; s/\\\n//; ba}' | awk -v folder="$PWD" '
         for (i = 2; i <= NF && $i !~ /^[a-z].*\.c$/; i++) continue
         if (i > NF || seen[$i]++) next
         file = $i
+        gsub(/[ \t]+/, " ")
         gsub(/\\/, "\\\\")
         gsub(/"/, "\\\"")
         printf "%s{\"directory\": \"%s\", \"file\": \"%s\", \"command\": \"%s\"}", (n++ ? ",\n" : "[\n"), folder, file, $0

@@ -20,7 +20,7 @@ if have clang-format; then
     clang-format --dry-run --Werror "${sources[@]}" kernels/cuda/device/*
 fi
 if have cppcheck; then
-    cppcheck --quiet --error-exitcode=1 --std=c11 -I. --inline-suppr --suppress=missingIncludeSystem \
+    cppcheck --quiet --error-exitcode=1 --std=c11 -I. --inline-suppr --suppress=missingIncludeSystem --library=scripts/cppcheck.cfg \
         -j "$(nproc)" --enable=warning,performance,portability "${sources[@]}"
 fi
 if have clang-tidy; then # .clang-tidy says for what; flags are those of compile_commands.json

@@ -19,20 +19,21 @@ export class WaitingView {
 
   async load(signal) {
     const {items, count, others} = await this.app.api.json(this.path, {signal});
-    setText($('waiting-sum'), count ? `${plural(count, 'call')} and requests wait${others ? `, and ${countText(others)} of other keys` : ''}.`
+    setText($('waiting-sum'), count ? `${countText(count)} ${count === 1 ? 'call or request waits' : 'calls or requests wait'}${others ? `, and ${countText(others)} of other keys` : ''}.`
       : others ? `${countText(others)} of other keys wait.` : 'Nothing waits.');
     const key = (w) => `${w.kind} ${w.request} ${w.workload} ${w.sequences}`;
-    update($('waiting-list'), items, key, () => h('li', {}, h('div', {class: 'row-head'}, h('b', {}), h('span', {class: 'right'})), h('p', {}), h('progress', {max: 1, value: 0})),
+    update($('waiting-list'), items, key, () => h('li', {}, h('div', {class: 'row-head'}, h('b', {}), h('span', {class: 'right'})), h('p', {}), h('progress', {max: 1, value: 0}), h('p', {class: 'dim'})),
       (e, w) => this.draw1(e, w));
   }
 
   draw1(e, w) {
-    const [head, why, bar] = e.children;
-    setText(head.firstElementChild, [w.kind, w.sequences?.length ? `of sequence ${list(w.sequences)}` : '', w.workload ? `workload ${w.workload}` : '', w.request ? `request ${w.request}` : '', w.owner ?? '']
+    const [head, why, bar, sum] = e.children;
+    setText(head.firstElementChild, [w.kind === 'workload' && w.workload ? `workload ${w.workload}` : w.kind, w.sequences?.length ? `of sequence ${list(w.sequences)}` : '', w.kind !== 'workload' && w.workload ? `workload ${w.workload}` : '', w.request ? `request ${w.request}` : '', w.owner ?? '']
       .filter(Boolean).join(' · '));
     setText(head.lastElementChild, `for ${secondsText(w.since_s)}${w.estimate_s === null || w.estimate_s === undefined ? '' : `, about ${secondsText(w.estimate_s)} more`}`);
     setText(why, waitText(w));
-    bar.hidden = !(w.needed > 0);
+    bar.hidden = sum.hidden = !(w.needed > 0);
+    setText(sum, `${plural(w.needed ?? 0, 'block')} needed, ${countText(w.free ?? 0)} free, ${countText(w.reclaimable ?? 0)} can be reclaimed${w.behind ? `; behind ${w.behind.kind} ${w.behind.id ?? 'of another key'}` : ''}`);
     if (w.needed > 0) {
       bar.value = Math.min(1, (w.free + w.reclaimable) / w.needed);
       bar.setAttribute('aria-label', `${countText(w.free + w.reclaimable)} of ${countText(w.needed)} blocks that it needs are there`);
@@ -190,6 +191,8 @@ export class StepsView {
 
 // ---- the prefix cache -------------------------------------------------------------------------------------
 
+const CHAINS = 200, CHAINS_ASKED = 1000, CHAIN_PAGES = 16;
+
 export class PrefixesView {
   constructor(app) {
     this.app = app;
@@ -200,7 +203,7 @@ export class PrefixesView {
   }
 
   requests() {
-    return [{path: this.path, query: {limit: 100}}, {path: '/v1/trim', method: 'POST'}];
+    return [{path: this.path, query: {limit: CHAINS_ASKED}}, {path: '/v1/trim', method: 'POST'}];
   }
 
   wire() {
@@ -211,9 +214,17 @@ export class PrefixesView {
   }
 
   async load(signal) {
-    const {items, next} = await this.app.api.json(this.path, {query: {limit: 100}, signal});
-    setText($('prefixes-sum'), items.length ? `${plural(items.length, 'chain')}${next ? ', and more' : ''}` : 'Nothing is published: give token ids when a sequence is created.');
-    update($('prefix-list'), items, (p) => p.chain, (p) => {
+    const items = [];
+    let next;
+    for (let page = 0; page < CHAIN_PAGES && items.length < CHAINS && next !== null; page++) { // a page is by blocks: it may be short, or empty
+      const answer = await this.app.api.json(this.path, {query: {limit: CHAINS_ASKED, cursor: next}, signal});
+      items.push(...answer.items);
+      next = answer.next ?? null;
+    }
+    const place = (chain) => chain.evicted_next ?? Number.MAX_SAFE_INTEGER;
+    items.sort((a, b) => place(a) - place(b));
+    setText($('prefixes-sum'), items.length ? `${plural(items.length, 'chain')}${next !== null ? ', and more' : ''}` : 'Nothing is published: give token ids when a sequence is created.');
+    update($('prefix-list'), items.slice(0, CHAINS), (p) => p.chain, (p) => {
       const row = h('tr', {}, ...Array.from({length: 7}, () => h('td', {})));
       row.addEventListener('mouseenter', () => this.app.map.mark(row.chain.blocks ?? []));
       row.addEventListener('mouseleave', () => this.app.map.mark([]));

@@ -434,7 +434,7 @@ export function waitText(w) {
   const parts = [];
   if (w.needed !== undefined && w.needed !== null)
     parts.push(`needs ${plural(w.needed, 'block')}; ${countText(w.free)} free, ${countText(w.reclaimable)} can be reclaimed`);
-  if (w.behind) parts.push(`behind ${w.behind.kind} ${w.behind.id}`);
+  if (w.behind) parts.push(`behind ${w.behind.kind} ${w.behind.id ?? 'of another key'}`);
   return parts.join('; ') || String(w.reason ?? 'waits');
 }
 
