@@ -36,6 +36,8 @@ extern const struct command_info manage_trim_info, manage_selftest_info, manage_
 extern const struct command_info sequences_info;
 /* move.c */
 extern const struct command_info move_info;
+/* replay.c */
+extern const struct command_info replay_info;
 /* keys.c */
 extern const struct command_info keys_info;
 

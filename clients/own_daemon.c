@@ -23,8 +23,7 @@ struct own_daemon {
     char folder[FOLDER_BYTES], url[FOLDER_BYTES + 16], listen[FOLDER_BYTES + 32], log[FOLDER_BYTES + 16];
 };
 
-/* The attnd beside this program, if there is one. */
-static const char *find_binary(char path[PATH_MAX])
+const char *own_daemon_binary(char *path)
 {
     ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - sizeof "attnd");
     char *slash = n > 0 ? memrchr(path, '/', (size_t)n) : NULL;
@@ -109,7 +108,7 @@ struct own_daemon *own_daemon_start(const char *binary, const char *const *argum
     snprintf(d->log, sizeof d->log, "%s/log", d->folder);
     d->pid = fork();
     if (d->pid == 0)
-        run(d, binary ? binary : find_binary(path), arguments, parent);
+        run(d, binary ? binary : own_daemon_binary(path), arguments, parent);
     if (d->pid > 0 && wait_until_ready(d))
         return d;
     own_daemon_stop(d);

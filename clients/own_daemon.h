@@ -9,6 +9,9 @@ struct own_daemon;
  * $PATH. Waits until it serves. NULL, and said why with the last lines of its log, when it does not. */
 struct own_daemon *own_daemon_start(const char *binary, const char *const *arguments);
 
+/* own_daemon_binary: the attnd that lies beside this program, in `path` of PATH_MAX bytes; or "attnd", which is looked for. */
+const char *own_daemon_binary(char *path);
+
 /* own_daemon_url: "unix:..."; the daemon's until it is stopped. */
 const char *own_daemon_url(const struct own_daemon *d);
 

@@ -8,9 +8,8 @@
 # Prints "ok NAME" with the first record whose effect is another one, or "not ok NAME". A build and some seconds each.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-[ $# -gt 0 ] || set -- leak_on_delete freed_twice shared_block_written copy_too_short published_block_written promise_broken \
-    order_broken retry_not_compared delete_forgets_the_queue lease_not_cleared prompt_not_cut answered_too_early leak_of_a_promise \
-    forecast_too_short
+[ $# -gt 0 ] || set -- leak_on_delete shared_block_written published_block_written promise_broken lease_not_cleared prompt_not_cut \
+    leak_of_a_promise answered_too_early children_forgotten bucket_forgotten
 make -j2 build/release/attnd >/dev/null || exit 1
 sound=$PWD/build/release/attnd work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
