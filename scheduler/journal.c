@@ -26,9 +26,9 @@
 #include <xxhash.h>
 
 enum {
-    RING_BYTES = 1 << 25,
+    RING_BYTES = 1 << 24,
     ENTRY_HEAD = 8,
-    WRITER_NS = 5000000, /* between two looks */
+    WRITER_NS = 20000000, /* between two looks */
     HASHED_IDS =
         8192, /* of a step: block ids of tables beyond so many are not compared, but for the last of each */
     VALUES_MOST = 1 << 16 /* of an effect */
@@ -500,8 +500,7 @@ static uint64_t hash_tables(const struct engine_state *state, const struct step 
         uint32_t n = hashed + table.entries <= HASHED_IDS ? table.entries : table.entries > 0;
         const uint32_t row[] = {rows[i], table.entries, table.cursor_max};
         (void)XXH3_64bits_update(&hash, row, sizeof row);
-        for (uint32_t k = table.entries - n; k < table.entries; k++)
-            (void)XXH3_64bits_update(&hash, &table.ids[k], sizeof table.ids[k]);
+        (void)XXH3_64bits_update(&hash, table.ids + (table.entries - n), n * sizeof *table.ids);
         hashed += n;
     }
     return XXH3_64bits_digest(&hash);
@@ -684,6 +683,8 @@ int journal_create(const struct journal_options *o, struct journal **result,
     j->config = c;
     j->token_ids = c->journal_token_ids;
     j->ring = mapping_create(RING_BYTES, 0);
+    if (j->ring)
+        memset(j->ring, 0, RING_BYTES); /* so that the engine never waits for a page of it */
     int rc = j->ring && getrandom(&j->key, sizeof j->key, 0) == sizeof j->key ? 0 : ATTND_NO_MEMORY;
     if (rc == 0)
         rc = journal_files_open(&j->files, c->journal_path, c->journal_file_bytes, c->journal_bytes, reason);
