@@ -24,8 +24,8 @@ static int replay(const struct command *c)
 }
 
 static const struct command_option options[] = {
-    {"check", "PATH", "a folder of journals, of which the latest is meant, or a file of one"},
-    {"attnd", "PROGRAM", "the daemon that runs it; else the one beside this program"},
+    {"check", "PATH", "a journal's folder (its latest run), or a file of it"},
+    {"attnd", "PROGRAM", "the daemon's program; else the one beside this one"},
     {NULL, NULL, NULL},
 };
 
@@ -39,8 +39,7 @@ const struct command_info replay_info = {
     .text = "run a journal again and compare",
     .verbs = verbs,
     .options = options,
-    .more =
-        "Exit code 0: all is as it was recorded. 1: the first record that differs is named, with file and\n"
-        "offset. 69: a file is damaged or missing; where, is said.\n",
+    .more = "Exit code 0: all is as it was recorded. 1: the first record that differs is\n"
+            "named, with file and offset. 69: a file is damaged or missing; where, is said.\n",
     .offline = true,
 };
