@@ -21,6 +21,10 @@ extern const struct command_info workloads_info;
 extern const struct command_info status_stats_info, status_audit_info;
 /* blocks.c */
 extern const struct command_info blocks_info;
+/* events.c */
+extern const struct command_info events_info;
+/* prefixes.c */
+extern const struct command_info prefixes_info;
 /* attention.c */
 extern const struct command_info attention_append_info, attention_attend_info;
 /* kv_file.c */

@@ -16,6 +16,7 @@ _attnctl_options() {
         top) echo --interval --once ;;
         tour) echo --own --attnd --no-wait --keep ;;
         blocks) echo --watch --interval --from --count ;;
+        events) echo --since --types ;;
         run) echo --shape --trace --count --seed --length-scale --time-scale --verify --prefill --sharing --prefix-share --fork-share --arrival-rate --arrival-cv --deadline ;;
         sweep) echo --batch --context --shared --block-size --at --decode --repeat --seed --csv --svg --attnd --config --pool ;;
         compare) echo --batch --context --repeat --seed --with --own --attnd --config ;;
@@ -25,6 +26,7 @@ _attnctl_options() {
         batch) echo --file ;;
         lease) echo --id --idle-timeout ;;
         export) echo --range ;;
+        replay) echo --check --attnd ;;
         move) echo --to --all --to-key-file --as --salt ;;
         drain) echo --deadline ;;
     esac
@@ -36,19 +38,19 @@ _attnctl_value() {
         --shape) COMPREPLY=($(compgen -W "azure-conv azure-code mooncake-conv arxiv-summary" -- "$2")) ;;
         --prefill) COMPREPLY=($(compgen -W "append attend" -- "$2")) ;;
         --sharing) COMPREPLY=($(compgen -W "auto on off" -- "$2")) ;;
-        --key-file | --to-key-file | --trace | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
+        --key-file | --to-key-file | --trace | --check | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
         --url | --arrival-cv | --arrival-rate | --as | --at | --batch | --block-size | --context | \
             --count | --deadline | --decode | --fork-share | --from | --id | --idle-timeout | \
             --interval | --k | --layer | --length-scale | --max-tokens | --pool | --prefix-share | \
-            --q | --range | --repeat | --salt | --seed | --shared | --time-scale | --to | --tokens | \
-            --v | --verify | --with) COMPREPLY=() ;;
+            --q | --range | --repeat | --salt | --seed | --shared | --since | --time-scale | --to | --tokens | \
+            --types | --v | --verify | --with) COMPREPLY=() ;;
         *) return 1 ;;
     esac
 }
 
 _attnctl() {
     local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' at=1 commands
-    commands='help top tour stats blocks audit run workload sweep compare seq append attend batch lease export import move key parameters trim selftest roof drain'
+    commands='help top tour stats blocks events prefixes audit run workload sweep compare seq append attend batch lease export import move replay key parameters trim selftest roof drain'
     _attnctl_value "$before" "$current" && return
     # The command is the first word that is neither an option nor the value of one.
     while [ "$at" -lt "$COMP_CWORD" ]; do

@@ -206,6 +206,11 @@ c=$(seq_new) d=$(seq_new)
 for s in "$c" "$d"; do ctl append "$s" --count 40 --seed 5 >/dev/null; done
 expect 'a seed names numbers' "$(ctl --json attend "$c" --count 3 --seed 9 | jq -c '[.o, .lse]' | md5sum)" "$(ctl --json attend "$d" --count 3 --seed 9 | jq -c '[.o, .lse]' | md5sum)"
 expect 'another seed others' different "$(ctl append "$d" >/dev/null; ctl append "$c" --seed 6 >/dev/null; [ "$(ctl --json attend "$c" | jq -c .o)" = "$(ctl --json attend "$d" | jq -c .o)" ] || echo different)"
+p=$(seq_new)
+ctl append "$p" --count 32 --tokens "$(seq -s, 32)" >/dev/null
+expect 'what may be shared of a prompt' '32 2 0' "$(ctl prefixes | awk 'NR == 2 { print $2, $3, $4 }')"
+expect 'likewise as JSON' 32 "$(ctl --json prefixes | jq '.items[0].tokens')"
+expect 'what has happened' "sequence $p created 0 tokens, 0 blocks" "$(grep -m 1 -x ".*sequence $p .*" <("$ATTNCTL" events --since 0 --types sequence) | sed 's/.*sequence/sequence/; s/  */ /g')"
 while IFS='|' read -r line want; do
     # shellcheck disable=SC2086
     expect "attnctl $line" "$want" "$(said $line)"
@@ -217,6 +222,8 @@ append $a --k nan --v 1|2 --k: row 1 wants 1, 64 or 128 finite numbers with comm
 append $a --count 2 --tokens 1|2 --tokens wants an id for each of 2 tokens, with commas between (--help lists the commands)
 append $a --layer 4|2 --layer wants an integer in 0..3, not "4" (--help lists the commands)
 append 999|1 404 not_found: there is no sequence 999
+events --types x|1 422 invalid: parameter types: wants some of block,sequence,step
+events --types X|2 --types wants some of block,sequence,step, not "X" (--help lists the commands)
 attend $a --q 1 --seed 2|2 attend wants --q, or --count and --seed for generated numbers (--help lists the commands)
 lease new 0|2 BLOCKS wants an integer in 1..100000, not "0" (--help lists the commands)
 batch|2 batch wants operations, or --file FILE (--help lists the commands)
