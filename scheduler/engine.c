@@ -341,7 +341,7 @@ static bool form_step(struct engine *e)
     check_invariants(e);
     if (step_is_empty(step))
         return step_skip(step);
-    e->submitted_s[step_slot(step)] = e->o.clock(e->o.cookie);
+    e->submitted_s[step_slot(step)] = e->state.now_s; /* of the turn: no look at the clock more */
     step_submit(step);
     journal_step(e->state.journal, &e->state, step);
     return true;
