@@ -57,7 +57,8 @@ a foreign Origin|403|GET /livez HTTP/1.1\r\n${host}Origin: http://evil.example\r
 an upgrade is not taken|405 200|POST /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n\r\nxGET /livez HTTP/1.1\r\n${host}\r\n
 an upgrade without a body|200 200|GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nGET /livez HTTP/1.1\r\n${host}\r\n
 an absolute URL|200|GET http://localhost:8400/livez HTTP/1.1\r\n${host}\r\n
-an absolute URL without a path|404|GET http://localhost?x HTTP/1.1\r\n${host}\r\n
+an absolute URL without a path is the page|200|GET http://localhost HTTP/1.1\r\n${host}\r\n
+its query belongs to the page|422|GET http://localhost?x HTTP/1.1\r\n${host}\r\n
 the host of an absolute URL counts|403|GET http://evil.example/livez HTTP/1.1\r\n${host}\r\n
 a foreign Host|403|GET /livez HTTP/1.1\r\nHost: evil.example\r\n$close\r\n
 a port that is none|403|GET /livez HTTP/1.1\r\nHost: localhost:abc\r\n$close\r\n
