@@ -26,7 +26,7 @@ expect 'a folder that is none' "attnd: cannot listen on unix:$WORK/none/r: No su
 # ---- the same bits as over HTTP: appends of a layer and of all, several sequences, with and without k and v, positions, float32 of lse
 start_daemon --set "transport.listen={\"address\":\"unix:$WORK/r\",\"mode\":\"0660\"}" --set geometry.layers=2 --set pool.blocks=512
 expect 'the socket has its mode' 660 "$(stat -c %a "$WORK/r")"
-expect 'info says where it is' "{\"listen\":\"unix:$WORK/r\",\"version\":1,\"clients\":256,\"calls\":64,\"regions\":8,\"region_bytes\":67108864,\"gpu_bytes\":0}" \
+expect 'info says where it is' "{\"listen\":\"unix:$WORK/r\",\"version\":1,\"clients\":256,\"calls\":64,\"regions\":8,\"region_bytes\":67108864,\"gpu_bytes\":0,\"gpu_rows\":0}" \
     "$(curl -s "$URL/v1/info" | jq -c .transport)"
 # random NAME ROWS HEADS - bf16 of either sign between 2^-15 and 4
 random() { perl -e 'srand(shift); print pack "v*", map { int(rand(2)) << 15 | (112 + int(rand(17))) << 7 | int(rand(128)) } 1 .. shift' "$1" "$(($2 * $3 * 64))" >"$WORK/$1"; }
