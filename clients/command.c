@@ -113,6 +113,21 @@ enum exit_code command_fetch(const struct command *c, const char *method, const 
     return send_one(c, &(struct http_request){.method = method, .path = path, .body = body}, false, tree);
 }
 
+enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie)
+{
+    const struct http_request request = {.method = "GET",
+                                         .path = path,
+                                         .accept = "application/x-ndjson",
+                                         .line = line,
+                                         .stopped = terminal_interrupted,
+                                         .cookie = cookie};
+    terminal_watch_signals();
+    struct http_reply reply = http_client_send(c->client, &request);
+    if (terminal_interrupted())
+        return EXIT_INTERRUPTED;
+    return reply.status >= 200 && reply.status < 300 ? EXIT_OK : command_explain(&reply);
+}
+
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree)
 {
     const struct http_request request = {.method = "GET", .path = path, .stopped = terminal_interrupted};

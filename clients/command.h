@@ -92,6 +92,9 @@ enum exit_code command_get(const struct command *c, const char *path, cJSON **tr
 /* command_try: likewise without a word, for screens and for what a daemon may not have: status 0 or of the answer. */
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree);
 
+/* command_follow: have `line` called for each line of a stream, with `cookie`, until it ends or Ctrl-C; the exit code. */
+enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie);
+
 /* command_can_send: whether there is such a file to be sent, "-": standard input; if not, it is said why. */
 bool command_can_send(const char *file);
 

@@ -89,17 +89,7 @@ static int follow(const struct command *c)
         snprintf(since_text, sizeof since_text, "&since=%llu", (unsigned long long)since);
     snprintf(path, sizeof path, "/v1/events?types=%.100s%s", types ? types : "block,sequence,step",
              since_text);
-    const struct http_request request = {.method = "GET",
-                                         .path = path,
-                                         .accept = "application/x-ndjson",
-                                         .line = on_line,
-                                         .stopped = terminal_interrupted,
-                                         .cookie = &cookie};
-    terminal_watch_signals();
-    struct http_reply reply = http_client_send(c->client, &request);
-    if (terminal_interrupted())
-        return EXIT_INTERRUPTED;
-    return reply.status >= 200 && reply.status < 300 ? EXIT_OK : command_explain(&reply);
+    return command_follow(c, path, on_line, &cookie);
 }
 
 static const struct command_verb verbs[] = {

@@ -78,19 +78,9 @@ static int follow(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES];
     struct command cookie = *c;
-    const struct http_request request = {.method = "GET",
-                                         .path = path,
-                                         .accept = "application/x-ndjson",
-                                         .line = on_event,
-                                         .stopped = terminal_interrupted,
-                                         .cookie = &cookie};
     if (!command_id_path(c, "workloads", "/events", path))
         return EXIT_USAGE;
-    terminal_watch_signals();
-    struct http_reply reply = http_client_send(c->client, &request);
-    if (terminal_interrupted())
-        return EXIT_INTERRUPTED;
-    return reply.status >= 200 && reply.status < 300 ? EXIT_OK : command_explain(&reply);
+    return command_follow(c, path, on_event, &cookie);
 }
 
 static const struct command_verb verbs[] = {
