@@ -396,9 +396,9 @@ void journal_done(struct journal *j, const struct step *step)
     if (j->checks) {
         struct journal_step_done done;
         if (expect(j, JOURNAL_DONE, "a step that is done") && journal_peek_done(j, &done)) {
-            if (done.step != step_number_of(step))
+            if (done.step != step_figures(step).number)
                 differs(j, "step %llu was done; this is step %llu", (unsigned long long)done.step,
-                        (unsigned long long)step_number_of(step));
+                        (unsigned long long)step_figures(step).number);
             j->check.steps++;
             read_next(j);
         }
@@ -407,7 +407,7 @@ void journal_done(struct journal *j, const struct step *step)
     uint32_t count;
     const struct kv_compare *compares = step_compares(step, &count);
     struct attention_times times = step_times(step);
-    const struct done done = {step_number_of(step), times.busy_s, times.idle_s, count, 0};
+    const struct done done = {step_figures(step).number, times.busy_s, times.idle_s, count, 0};
     memcpy(j->scratch, &done, sizeof done);
     for (uint32_t i = 0; i < count; i++)
         memcpy(j->scratch + sizeof done + i * sizeof *compares[i].equal, compares[i].equal,
@@ -515,7 +515,7 @@ void journal_step(struct journal *j, const struct engine_state *state, const str
     const struct block_copy *list = step_copied(step, &copies);
     (void)step_table_rows(step, &sequences);
     step_rows_of(step, rows);
-    add(&v, step_number_of(step));
+    add(&v, step_figures(step).number);
     add(&v, rows[STEP_OF_CLIENTS]);
     add(&v, rows[STEP_OF_WORKLOADS]);
     add(&v, sequences);
@@ -534,7 +534,7 @@ void journal_retired(struct journal *j, const struct engine_state *state, const 
     if (!j || (!j->checks && !j->on))
         return;
     struct values v = {.list = (uint64_t *)(void *)j->scratch};
-    add(&v, step_number_of(step));
+    add(&v, step_figures(step).number);
     add_counts(&v, state);
     effect(j, JOURNAL_RETIRED, retired_names, &v);
 }

@@ -839,11 +839,6 @@ struct step_figures step_figures(const struct step *s)
     return (struct step_figures){s->number, step_row_count(s), s->table_row_count};
 }
 
-uint64_t step_number_of(const struct step *s)
-{
-    return s->number;
-}
-
 const uint32_t *step_table_rows(const struct step *s, uint32_t *count)
 {
     *count = s->table_row_count;

@@ -229,9 +229,8 @@ struct step_figures {
 };
 struct step_figures step_figures(const struct step *step);
 
-/* What a step consists of, for the journal: its number, sequences that take part, copies, comparisons and queries by producer; and, of
+/* What a step consists of, for the journal: sequences that take part, copies, comparisons and queries by producer; and, of
  * one that is done, what the backend says it took. */
-uint64_t step_number_of(const struct step *step);
 const uint32_t *step_table_rows(const struct step *step, uint32_t *count);
 const struct block_copy *step_copied(const struct step *step, uint32_t *count);
 const struct kv_compare *step_compares(const struct step *step, uint32_t *count);
