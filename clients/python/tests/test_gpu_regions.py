@@ -52,7 +52,7 @@ DEVICE = 0  # the client's
 def daemon_of(device=0, backend='cuda', **transport):
     """A daemon on a GPU."""
     if 'CUDA_MPS_PIPE_DIRECTORY' in os.environ:
-        transport['trust_clients'] = True
+        transport['trust_clients'] = 'on'
     of = {'name': backend, **({'device': device} if backend == 'cuda' else {})}
     return test_engine.Daemon({**CONFIG, 'backend': of, 'transport': transport})
 
