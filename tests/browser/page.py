@@ -125,13 +125,13 @@ return {first, cells, legend};
 class Page:
     """A browser with the page open."""
 
-    def __init__(self, url, width=1920, height=1000, dark=False, open_it=True):
+    def __init__(self, url, width=1920, height=1000, dark=False, open_it=True, log_requests=False):
         options = Options()
         options.binary_location = "/usr/bin/chromium"
         for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--window-size={width},{height}",
                          "--ignore-certificate-errors"):
             options.add_argument(argument)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", **({"performance": "ALL"} if log_requests else {})})
         self.driver = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
         self.driver.set_script_timeout(HANG_S)
         self.url = url
