@@ -13,6 +13,7 @@
 #include "scheduler/workload.h"
 #include "scheduler/workload_run.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -507,6 +508,9 @@ static void add_wait(const struct engine_state *state, struct request *ask, cons
                                .id_count = smaller(waits->queued.on_count, REQUEST_WAIT_IDS_MAX),
                                .since_s = state->now_s - waits->submitted_s,
                                .note = note};
+    view->estimate_s = note.reason == WAIT_FOR_STEP || note.reason == WAIT_FOR_TURN
+                           ? steps_left_s(state->steps, state->now_s)
+                           : NAN;
     snprintf(view->name, sizeof view->name, "%s", waits->name);
     snprintf(view->owner, sizeof view->owner, "%s", waits->owner_name);
     hide_foreign(state, ask, &view->note);

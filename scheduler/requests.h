@@ -480,6 +480,7 @@ struct wait_view {
     uint32_t id_count, sequences; /* listed, and in all */
     uint64_t workload;            /* 0: none */
     double since_s;               /* that it has waited */
+    double estimate_s;            /* until it is looked at with other figures; NAN: not known */
     struct wait_note note;
 };
 

@@ -753,6 +753,16 @@ unsigned steps_in_flight(const struct steps *x)
     return x->in_flight;
 }
 
+double steps_left_s(const struct steps *x, double now_s)
+{
+    double end_s = 0; /* each begins when the one before it ends */
+    for (unsigned i = 0; i < x->in_flight; i++) {
+        const struct step *s = &x->slots[(x->oldest + i) % STEPS_IN_FLIGHT];
+        end_s = fmax(end_s, s->entry.begin_s) + s->estimate_us * 1e-6;
+    }
+    return fmax(end_s - now_s, 0);
+}
+
 bool steps_await_client(const struct steps *x)
 {
     return x->in_flight && x->slots[x->oldest].awaits_client;

@@ -211,6 +211,10 @@ void step_submit(struct step *step);
 
 unsigned steps_in_flight(const struct steps *steps);
 
+/* steps_left_s: seconds from `now_s` (the engine's clock) until the steps in flight are done, as they were estimated; 0: there is none, or
+ * they take longer than that. */
+double steps_left_s(const struct steps *steps, double now_s);
+
 /* Whether the oldest step in flight is on a stream of a client's, and so waits for what that has the device do. */
 bool steps_await_client(const struct steps *steps);
 

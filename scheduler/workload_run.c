@@ -1570,21 +1570,39 @@ bool workload_run_key(const struct workload_run *d, uint64_t id, uint64_t *key)
     return false;
 }
 
+/* Seconds until the first of the sequences that run comes to its end, by the median time of its workload's tokens; NAN: not known. */
+static double first_end_s(const struct workload_run *d)
+{
+    double first = NAN;
+    for (uint32_t i = 0; i < d->running_count; i++) {
+        const struct running *r = &d->running[i];
+        if (!r->w || r->w->per_token_us.count == 0)
+            continue;
+        uint32_t length = workload_length(r->w, r->ordinal), left = length - smaller(r->done, length);
+        first = fmin(first, left * quantiles_at(&r->w->per_token_us, 0.5) * 1e-6);
+    }
+    return first;
+}
+
 bool workload_run_waits(const struct workload_run *d, uint32_t i, struct wait_view *view, uint64_t *key)
 {
     const struct workload *w = i < WORKLOADS_MAX ? d->workloads[i] : NULL;
     if (!w || (!w->waiting_count && w->next_arrival >= w->request_count))
         return false;
     *key = w->key;
-    *view = (struct wait_view){.workload = w->report.id, .sequences = w->waiting_count, .note = w->wait};
+    *view = (struct wait_view){
+        .workload = w->report.id, .sequences = w->waiting_count, .estimate_s = NAN, .note = w->wait};
     snprintf(view->owner, sizeof view->owner, "%s", w->report.owner);
     if (w->waiting_count) {
         view->since_s = w->wait_s > 0 ? d->o.state->now_s - w->wait_s : 0;
+        if (w->wait.reason == WAIT_FOR_BLOCKS || w->wait.reason == WAIT_FOR_SLOTS)
+            view->estimate_s = first_end_s(d);
         return true;
     }
     view->note = (struct wait_note){.reason = WAIT_FOR_ARRIVAL};
     view->sequences = w->request_count - w->next_arrival;
     view->since_s = d->o.state->now_s - w->started_s;
+    view->estimate_s = fmax(w->started_s + w->requests[w->next_arrival].arrival_s - d->o.state->now_s, 0);
     return true;
 }
 

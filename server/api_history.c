@@ -344,7 +344,10 @@ static void write_wait(struct json_writer *w, const struct wait_view *v)
         write_id(w, "id", note->behind_id);
         json_close(w, '}');
     }
-    json_null(w, "estimate_s");
+    if (isnan(v->estimate_s))
+        json_null(w, "estimate_s");
+    else
+        json_double(w, "estimate_s", round(v->estimate_s * 1e6) / 1e6);
     write_detail(w, v);
     json_close(w, '}');
 }

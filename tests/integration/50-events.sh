@@ -139,6 +139,10 @@ runs() { [ "$(waits '.workload == 1' .reason)" = blocks ]; }
 eventually runs
 expect 'the sequence of a workload that has no blocks' 'workload 49 true null' "$(waits '.workload == 1' '"\(.kind) \(.sequence_count) \(.needed > .free) \(.behind)"')"
 expect 'one that is not due' 'arrival 1' "$(waits '.workload == 2' '"\(.reason) \(.sequence_count)"')"
+expect 'when it is due is known' true "$(waits '.workload == 2' '.estimate_s > 4000 and .estimate_s < 5000')"
+has_an_end() { [ "$(waits '.workload == 1' '.estimate_s > 0')" = true ]; }
+eventually has_an_end # once tokens have been decoded there is a time of one
+echo 'ok when the first sequence that runs is at its end is estimated'
 expect 'everything that waits is counted' '2 0 true' "$(curl -s "$URL/v1/waiting" | jq -r '"\(.count) \(.others) \([.items[].since_s >= 0] | all)"')"
 tensors sequences I64 1 30 indptr I64 2 0,16384 q F32 16384,1,8 131072*1 >"$WORK/q"
 calls=()
