@@ -95,6 +95,8 @@ static const struct key keys[] = {
      "of the CUDA backend with the layout vllm: paged_v1, paged_v2, or auto: by length and batch"},
     {"backend.l2_prefetch", KIND_ENUM, AT(l2_prefetch), 0, 0, "\"off\"", off_on_names,
      "of the CUDA backend: on: attention of a layer brings the first K and V of the next one into the L2 cache; changes no bit"},
+    {"backend.pass_stamps", KIND_ENUM, AT(pass_stamps), 0, 0, "\"off\"", off_on_names,
+     "of the CUDA backend: on: the GPU notes when parts of each pass begin and end, for /v1/trace and merge_us; steps take longer"},
     {"backend.cache", KIND_STRING, AT(cache), 0, 0, "\"\"", NULL,
      "of the CUDA backend: folder for compiled kernels; empty: attnd under $XDG_CACHE_HOME or ~/.cache; none: not kept"},
     {"backend.step_timeout_s", KIND_U32, AT(step_timeout_s), 1, 86400, "60", NULL,

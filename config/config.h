@@ -99,7 +99,7 @@ struct config {
     uint32_t threads;                /* of the CPU backend; 0: as many as the process may use */
     uint32_t device;                 /* of the CUDA backend */
     int kernel;                      /* likewise: enum attention_kernel, by name */
-    int l2_prefetch;                 /* likewise: 0 or 1 */
+    int l2_prefetch, pass_stamps;    /* likewise: 0 or 1 */
     char cache[CONFIG_STRING_BYTES]; /* likewise: see backend.cache */
     uint32_t step_timeout_s;         /* of a backend with a device: what takes longer is a failure */
     struct geometry geometry;

@@ -257,6 +257,13 @@ struct attention_times attention_times(struct attention *attention, uint64_t tic
                                  : attention->times[ticket % ATTENTION_STEPS_IN_FLIGHT];
 }
 
+uint32_t attention_passes(struct attention *attention, uint64_t ticket,
+                          struct attention_pass_times passes[ATTENTION_PASSES_STAMPED])
+{
+    return attention->ops->passes && !attention->hangs ? attention->ops->passes(attention, ticket, passes)
+                                                       : 0;
+}
+
 void *attention_host_memory(struct attention *attention, size_t bytes)
 {
     if (attention->hangs)

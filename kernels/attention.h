@@ -48,6 +48,7 @@ struct attention_options {
     uint32_t device;                 /* of the CUDA backend: which GPU */
     enum attention_kernel kernel;    /* likewise */
     bool l2_prefetch;                /* likewise: backend.l2_prefetch */
+    bool pass_stamps;                /* likewise: see attention_passes() */
     const char *cache;               /* likewise: folder for compiled kernels, "" or "none" (config.c) */
     uint32_t step_timeout_s;         /* likewise: of every wait; 0: ATTENTION_STEP_TIMEOUT_S */
     const struct geometry *geometry; /* borrowed for the life of the backend */
@@ -225,6 +226,18 @@ struct attention_times {
     double idle_s; /* since the end of the step before */
 };
 
+/* A pass of a step by the device's own clock, in microseconds: its begin after the step's, then each of its parts in this order. 0: it has
+ * no such part. */
+enum { ATTENTION_PASSES_STAMPED = 64 }; /* of a step, the first ones */
+struct attention_pass_times {
+    uint32_t layer;
+    float begin_us;
+    float append_us; /* k, v are stored, and q is loaded or generated */
+    float attend_us; /* its tiles */
+    float merge_us;  /* of partial states */
+    float store_us;  /* o and lse, of clients */
+};
+
 /* How many graphs of passes a device has been given since the start, how many of them were recorded for
  * that, and how many recorded ones were made anew, since no graph of the same form was there. */
 struct attention_graphs {
@@ -287,6 +300,10 @@ void attention_await(struct attention *attention, uint64_t ticket);
 
 /* attention_times: of one of the two latest steps that are done. */
 struct attention_times attention_times(struct attention *attention, uint64_t ticket);
+
+/* attention_passes: likewise, of its passes, with attention_options.pass_stamps; how many. 0 elsewhere, and of a streamed step. */
+uint32_t attention_passes(struct attention *attention, uint64_t ticket,
+                          struct attention_pass_times passes[ATTENTION_PASSES_STAMPED]);
 
 /* attention_graphs: all zero where there are none. */
 struct attention_graphs attention_graphs(const struct attention *attention);

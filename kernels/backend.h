@@ -30,6 +30,8 @@ struct attention_ops {
     int (*region_open)(struct attention *attention, const uint8_t handle[ATTENTION_IPC_BYTES], uint64_t bytes,
                        struct attention_region *region, char error[ATTENTION_ERROR_BYTES]);
     void (*region_end)(struct attention *attention, const struct attention_region *region);
+    /* NULL: its passes have no stamps */
+    uint32_t (*passes)(struct attention *attention, uint64_t ticket, struct attention_pass_times *passes);
     void (*look)(struct attention *attention); /* NULL: it is always there */
     /* NULL: it has none */
     struct attention_graphs (*graphs)(const struct attention *attention);

@@ -268,7 +268,16 @@ int inspect_steps(struct engine_state *state, struct request *request)
     ask->entries = request_alloc(request, ask->limit, sizeof *ask->entries);
     if (!ask->entries)
         return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", ask->limit);
-    ask->count = step_log_read(step_log(state->steps), ask->since, ask->latest, ask->limit, ask->entries);
+    const struct step_log *log = step_log(state->steps);
+    ask->count = step_log_read(log, ask->since, ask->latest, ask->limit, ask->entries);
+    if (!ask->passes || !log->passes)
+        return 0;
+    ask->stamped = request_alloc(request, smaller(ask->count, STEP_LOG_STAMPED), sizeof *ask->stamped);
+    for (uint32_t i = 0; ask->stamped && i < ask->count; i++) {
+        const struct step_log_passes *passes = step_log_passes(log, ask->entries[i].step);
+        if (passes && ask->stamped_count < STEP_LOG_STAMPED)
+            ask->stamped[ask->stamped_count++] = *passes;
+    }
     return 0;
 }
 

@@ -446,8 +446,10 @@ struct request_steps {
     uint64_t since; /* those behind this one, the first ones; or */
     bool latest;    /* the last ones of all */
     uint32_t limit;
+    bool passes;                    /* of a trace: with theirs */
     struct step_log_entry *entries; /* out: [count], oldest first */
-    uint32_t count;
+    uint32_t count, stamped_count;
+    struct step_log_passes *stamped; /* out: [stamped_count], of the last ones that have any */
 };
 
 /* The latest changes of the block `id`. */

@@ -809,6 +809,20 @@ static void note_figures(struct steps *x, const struct step *s, double idle_s)
     x->totals.bytes_read += s->cost.bytes;
 }
 
+/* Keep what the device says of the passes; the sum of their merges, NAN if it does not say all. */
+static float note_passes(struct steps *x, const struct step *s)
+{
+    float merge_us = 0;
+    if (!x->log.passes)
+        return NAN;
+    struct step_log_passes *to = &x->log.passes[s->number % STEP_LOG_STAMPED];
+    to->step = s->number;
+    to->count = attention_passes(x->attention, s->ticket, to->passes);
+    for (uint32_t i = 0; i < to->count; i++)
+        merge_us += to->passes[i].merge_us;
+    return to->count == 0 || to->count == ATTENTION_PASSES_STAMPED ? NAN : merge_us;
+}
+
 static void log_step(struct steps *x, struct step *s, double idle_s)
 {
     struct step_log_entry *e = &s->entry;
@@ -816,6 +830,7 @@ static void log_step(struct steps *x, struct step *s, double idle_s)
     e->end_s = clock_s();
     e->compute_us = timed ? (float)(s->cost.seconds * 1e6) : NAN;
     e->idle_us = timed ? (float)(idle_s * 1e6) : NAN;
+    e->merge_us = note_passes(x, s);
     e->rows_clients = s->rows[STEP_OF_CLIENTS];
     e->rows_workloads = s->rows[STEP_OF_WORKLOADS];
     e->sequences = s->table_row_count;
@@ -1030,6 +1045,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .device = c->device,
         .kernel = (enum attention_kernel)c->kernel,
         .l2_prefetch = c->l2_prefetch != 0,
+        .pass_stamps = c->pass_stamps != 0,
         .cache = c->cache,
         .step_timeout_s = c->step_timeout_s,
         .geometry = &c->geometry,
@@ -1181,6 +1197,10 @@ int steps_create(const struct steps_options *options, struct steps **result,
     x->parts_max = x->rows_max + x->passes_max;
     x->copies_max = x->rows_max + (uint32_t)c->pool_blocks + c->limits.sequences;
     int rc = open_attention(x, options, error);
+    if (rc == 0 && c->pass_stamps && attention_info(x->attention)->on_device) {
+        x->log.passes = calloc(STEP_LOG_STAMPED, sizeof *x->log.passes);
+        rc = x->log.passes ? 0 : ATTND_NO_MEMORY;
+    }
     if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x)))
         rc = ATTND_NO_MEMORY;
     if (rc != 0) {
@@ -1210,5 +1230,6 @@ void steps_destroy(struct steps *x)
     if (x->attention)
         attention_close(x->attention);
     roof_deinit(&x->roof);
+    free(x->log.passes);
     free(x);
 }

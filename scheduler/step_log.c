@@ -26,6 +26,12 @@ void step_log_add(struct step_log *log, const struct step_log_entry *entry)
     log->entries[log->count++ % STEP_LOG_STEPS] = *entry;
 }
 
+const struct step_log_passes *step_log_passes(const struct step_log *log, uint64_t step)
+{
+    const struct step_log_passes *of = log->passes ? &log->passes[step % STEP_LOG_STAMPED] : NULL;
+    return of && of->step == step && of->count > 0 ? of : NULL;
+}
+
 /* The place of the oldest entry that is kept. */
 static uint64_t oldest(const struct step_log *log)
 {

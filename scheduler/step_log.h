@@ -8,6 +8,8 @@
 #ifndef SCHEDULER_STEP_LOG_H
 #define SCHEDULER_STEP_LOG_H
 
+#include "kernels/attention.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -44,9 +46,19 @@ struct step_log_entry {
     struct step_log_owner owners[STEP_LOG_OWNERS]; /* [owner_count] */
 };
 
+/* The passes of a step by the device's clock, with backend.pass_stamps. */
+enum { STEP_LOG_STAMPED = 128 }; /* steps: a page of a trace */
+struct step_log_passes {
+    uint64_t step; /* 0: none */
+    uint32_t count;
+    struct attention_pass_times passes[ATTENTION_PASSES_STAMPED];
+};
+
 struct step_log {
     struct step_log_entry entries[STEP_LOG_STEPS];
     uint64_t count; /* that were ever added */
+    struct step_log_passes *
+        passes; /* [STEP_LOG_STAMPED] by step; NULL: they have no stamps. Whoever has made the log frees it */
 };
 
 /* step_log_own(entry, key, rows): so many queries of the step are of the key. O(STEP_LOG_OWNERS). */
@@ -54,6 +66,9 @@ void step_log_own(struct step_log_entry *entry, uint64_t key, uint32_t rows);
 
 /* step_log_add: the steps come in the order of their numbers. */
 void step_log_add(struct step_log *log, const struct step_log_entry *entry);
+
+/* step_log_passes: those of a step; NULL: it has none, or not any more. */
+const struct step_log_passes *step_log_passes(const struct step_log *log, uint64_t step);
 
 /* step_log_read(log, since, latest, limit, entries): copy at most `limit` entries, oldest first: of steps behind `since`
  * the first ones, or, `latest`, the last ones of all. Returns how many. O(limit + log STEP_LOG_STEPS). */

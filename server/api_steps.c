@@ -8,6 +8,7 @@
  *     loop       turn          as long as its processor time
  *     engine     form, plan, and submit or, of a device, upload
  *     backend    step          ends when it was found done; its length is by the backend's clock
+ *     passes     append, attend, merge, store, of each layer: a GPU with backend.pass_stamps
  *     swaps      swap          beside the step
  *     queue      wait          asynchronous: of the request that waited longest */
 #include "scheduler/step_log.h"
@@ -111,7 +112,7 @@ static int parse_trace(struct http_exchange *x, struct request *request, const s
     if (rc == 0)
         rc = arguments_no_body(x);
     request->steps.limit = (uint32_t)steps;
-    request->steps.latest = true;
+    request->steps.latest = request->steps.passes = true;
     return rc == 0 ? note_beside(x, request, true) : rc;
 }
 
@@ -287,7 +288,7 @@ static void render_steps(struct http_exchange *x, const struct request *request,
 
 /* ---- the trace ------------------------------------------------------------------------------------- */
 
-enum track { TRACK_LOOP = 1, TRACK_ENGINE, TRACK_BACKEND, TRACK_SWAPS, TRACK_QUEUE, TRACKS };
+enum track { TRACK_LOOP = 1, TRACK_ENGINE, TRACK_BACKEND, TRACK_SWAPS, TRACK_QUEUE, TRACK_PASSES, TRACKS };
 
 static void begin_event(struct json_writer *w, const char *phase, const char *name, enum track track)
 {
@@ -300,8 +301,8 @@ static void begin_event(struct json_writer *w, const char *phase, const char *na
 
 static void name_tracks(struct json_writer *w)
 {
-    static const char *const names[TRACKS] = {NULL,      "loop thread", "engine thread",
-                                              "backend", "block swaps", "request queue"};
+    static const char *const names[TRACKS] = {NULL,          "loop thread",   "engine thread", "backend",
+                                              "block swaps", "request queue", "passes"};
     for (int track = TRACK_LOOP; track < TRACKS; track++) {
         begin_event(w, "M", "thread_name", (enum track)track);
         json_open(w, "args", '{');
@@ -370,7 +371,30 @@ static void write_swap(struct json_writer *w, const struct step_log_entry *e, do
     json_close(w, '}');
 }
 
-static void trace_step(struct json_writer *w, const struct step_log_entry *e, const struct render_context *c)
+/* The parts of each pass, on the backend's clock from the begin of the step on. */
+static void write_passes(struct json_writer *w, const struct step_log_passes *of, double step_us)
+{
+    static const char *const names[] = {"append", "attend", "merge", "store"};
+    for (uint32_t i = 0; i < of->count; i++) {
+        const struct attention_pass_times *pass = &of->passes[i];
+        const float parts[] = {pass->append_us, pass->attend_us, pass->merge_us, pass->store_us};
+        double begin_us = step_us + (double)pass->begin_us;
+        for (int part = 0; part < 4; part++) {
+            if (parts[part] <= 0)
+                continue;
+            begin_span(w, names[part], TRACK_PASSES, begin_us, (double)parts[part]);
+            json_open(w, "args", '{');
+            json_uint(w, "step", of->step);
+            json_uint(w, "layer", pass->layer);
+            json_close(w, '}');
+            json_close(w, '}');
+            begin_us += (double)parts[part];
+        }
+    }
+}
+
+static void trace_step(struct json_writer *w, const struct step_log_entry *e,
+                       const struct step_log_passes *passes, const struct render_context *c)
 {
     double begin_us = (e->begin_s - c->started_s) * 1e6, end_us = (e->end_s - c->started_s) * 1e6,
            planned_us = begin_us + (double)e->form_us, submitted_us = planned_us + (double)e->plan_us;
@@ -382,6 +406,8 @@ static void trace_step(struct json_writer *w, const struct step_log_entry *e, co
     write_span(w, "plan", TRACK_ENGINE, planned_us, (double)e->plan_us, e->step);
     write_span(w, on_device ? "upload" : "submit", TRACK_ENGINE, submitted_us, (double)e->submit_us, e->step);
     write_step(w, e, computes_us, us, c);
+    if (passes)
+        write_passes(w, passes, computes_us);
     if (e->swaps_out + e->swaps_in)
         write_swap(w, e, computes_us, us);
     if (!isnan(e->queue_us))
@@ -411,8 +437,10 @@ static void render_trace(struct http_exchange *x, const struct request *request,
     json_string(w, "displayTimeUnit", "ms");
     json_open(w, "traceEvents", '[');
     name_tracks(w);
-    for (uint32_t i = 0; i < of->count; i++)
-        trace_step(w, &of->entries[i], c);
+    for (uint32_t i = 0, at = 0; i < of->count; i++) { /* both in order of steps */
+        bool stamped = at < of->stamped_count && of->stamped[at].step == of->entries[i].step;
+        trace_step(w, &of->entries[i], stamped ? &of->stamped[at++] : NULL, c);
+    }
     if (of->count)
         trace_turns(w, answer_of(request)->beside, of->entries[0].begin_s, c);
     json_close(w, ']');

@@ -39,6 +39,11 @@ static struct attention_times cuda_times(struct attention *attention, uint64_t t
     return cuda_queue_times(&((struct cuda_backend *)attention)->queue, ticket);
 }
 
+static uint32_t cuda_passes(struct attention *attention, uint64_t ticket, struct attention_pass_times *passes)
+{
+    return cuda_queue_pass_times(&((struct cuda_backend *)attention)->queue, ticket, passes);
+}
+
 static void *take_host_memory(struct attention *attention, size_t bytes)
 {
     return cuda_host_memory(&((struct cuda_backend *)attention)->device, bytes);
@@ -197,6 +202,7 @@ static const struct attention_ops ops = {
     .submit = cuda_step_submit,
     .poll = cuda_poll,
     .times = cuda_times,
+    .passes = cuda_passes,
     .host_memory = take_host_memory,
     .free_host_memory = free_host_memory,
     .may_continue = cuda_may_continue,
@@ -273,7 +279,8 @@ static int open_all(struct cuda_backend *b)
     size_t control_bytes = 2 * plan_bytes_max(b);
     control_bytes = table_bytes > control_bytes ? table_bytes : control_bytes;
     control_bytes = CONTROL_BYTES > control_bytes ? CONTROL_BYTES : control_bytes;
-    if (!cuda_queue_init(&b->queue, &b->device, control_bytes))
+    if (!cuda_queue_init(&b->queue, &b->device, control_bytes) ||
+        (b->options.pass_stamps && !cuda_queue_stamp_passes(&b->queue)))
         return ATTND_NO_MEMORY;
     int rc = load_kernels(b);
     if (rc == 0 && (!cuda_memory_take(b) || !cuda_operations_init(b) || !cuda_self_test_init(b)))

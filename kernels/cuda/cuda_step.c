@@ -384,11 +384,13 @@ static void launch_attention(struct cuda_backend *b, const struct cuda_prepared_
         cuda_queue_launch(&b->queue, width->kernel, grid, &with_work_tiles, sizeof with_work_tiles);
         with_work_tiles.concurrent = 1;
     }
+    cuda_queue_mark(&b->queue, CUDA_ATTENDED);
     if (p->merge_count) {
         struct cuda_grid grid =
             cuda_grid_of_merges(g, b->device.multiprocessors, p->merge_count, p->merge_batch_size);
         grid.overlaps = 1;
         cuda_queue_launch(&b->queue, prepared->merge, grid, p, sizeof *p);
+        cuda_queue_mark(&b->queue, CUDA_MERGED);
     }
 }
 
@@ -430,6 +432,7 @@ static void launch_paged(struct cuda_backend *b, const struct plan *plan, const 
         if (!v1)
             cuda_queue_launch(&b->queue, KERNEL_PAGED_REDUCE, grid, &pass, sizeof pass);
     }
+    cuda_queue_mark(&b->queue, CUDA_ATTENDED); /* with the reductions, which lie between */
 }
 
 /* Write down which rows of clients are loaded or stored. */
@@ -497,6 +500,7 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
         p.q_source = cuda_queue_put(q, pass->q_source, plan->query_count, sizeof *pass->q_source);
         cuda_queue_launch(q, KERNEL_GENERATE_Q, cuda_grid_of(plan->query_count, CUDA_THREADS), &p, sizeof p);
     }
+    cuda_queue_mark(q, CUDA_APPENDED);
     if (g->layout == LAYOUT_VLLM)
         launch_paged(b, plan, &p, pass->kernel);
     else
@@ -505,6 +509,8 @@ void cuda_step_attention(struct cuda_backend *b, const struct attention_step *st
         copy_outputs(b, pass, &p);
     else if (pass->rows[0].o)
         launch_rows(b, KERNEL_STORE_ROWS, plan->query_count, rows, p.o, p.lse);
+    if (pass->rows)
+        cuda_queue_mark(q, CUDA_STORED);
 }
 
 /* ---- a step -------------------------------------------------------------------------------------- */
@@ -551,10 +557,14 @@ void cuda_step_submit(struct attention *attention, const struct attention_step *
             cuda_queue_begin_passes(&b->queue);
         assert(!pass->plan || (pass->plan->partial_count <= b->options.partials_max &&
                                pass->plan->query_count <= b->options.rows_max));
+        cuda_queue_reserve(&b->queue, 0, CUDA_MARKS);
+        cuda_queue_begin_pass(&b->queue, pass->layer);
         if (pass->append_count)
             add_appends(b, pass);
         if (pass->plan && pass->plan->query_count)
             cuda_step_attention(b, step, pass);
+        else
+            cuda_queue_mark(&b->queue, CUDA_APPENDED);
     }
     cuda_queue_issue(&b->queue);
     make_swaps(b, step->copies, swapped, step->copy_count);

@@ -464,6 +464,8 @@ void cuda_queue_begin(struct cuda_queue *q, uint64_t ticket, bool streamed, CUst
     q->begins = q->timed ? &stamps->begin : NULL;
     if (!q->timed)
         *stamps = (struct cuda_stamps){0};
+    q->passes_begun[ticket % ATTENTION_STEPS_IN_FLIGHT] = 0;
+    q->pass = NULL;
 }
 
 void cuda_queue_begin_steady(struct cuda_queue *q)
@@ -518,6 +520,56 @@ struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t tic
     double idle =
         ticket > 1 && before->end && now->begin > before->end ? (double)(now->begin - before->end) : 0;
     return (struct attention_times){(double)(now->end - now->begin) * 1e-9, idle * 1e-9};
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------- */
+
+bool cuda_queue_stamp_passes(struct cuda_queue *q)
+{
+    q->passes_at =
+        cuda_host_memory(q->d, ATTENTION_STEPS_IN_FLIGHT * ATTENTION_PASSES_STAMPED * sizeof *q->passes_at);
+    return q->passes_at != NULL;
+}
+
+void cuda_queue_begin_pass(struct cuda_queue *q, uint32_t layer)
+{
+    uint32_t slot = (uint32_t)(q->ticket % ATTENTION_STEPS_IN_FLIGHT), n = q->passes_begun[slot];
+    q->pass = NULL;
+    if (!q->passes_at || !q->timed || n == ATTENTION_PASSES_STAMPED)
+        return;
+    q->pass = &q->passes_at[slot * ATTENTION_PASSES_STAMPED + n];
+    memset(q->pass, 0, sizeof *q->pass); /* the step that had it is done */
+    q->pass_layers[slot][n] = layer;
+    q->passes_begun[slot] = n + 1;
+    cuda_queue_mark(q, CUDA_BEGUN);
+}
+
+void cuda_queue_mark(struct cuda_queue *q, enum cuda_mark mark)
+{
+    if (q->pass)
+        *add(q, LAUNCH) = stamp(&q->pass->at[mark]);
+}
+
+uint32_t cuda_queue_pass_times(const struct cuda_queue *q, uint64_t ticket,
+                               struct attention_pass_times passes[ATTENTION_PASSES_STAMPED])
+{
+    uint32_t slot = (uint32_t)(ticket % ATTENTION_STEPS_IN_FLIGHT), n = q->passes_begun[slot];
+    uint64_t begin = q->stamps[ticket % CUDA_TICKETS].begin;
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t *at = q->passes_at[slot * ATTENTION_PASSES_STAMPED + i].at;
+        uint64_t before = at[CUDA_BEGUN];
+        struct attention_pass_times *to = &passes[i];
+        float *const parts[CUDA_MARKS] = {NULL, &to->append_us, &to->attend_us, &to->merge_us, &to->store_us};
+        *to = (struct attention_pass_times){.layer = q->pass_layers[slot][i],
+                                            .begin_us = before > begin ? (float)(before - begin) * 1e-3F : 0};
+        for (int mark = CUDA_APPENDED; mark < CUDA_MARKS; mark++) {
+            if (at[mark] <= before)
+                continue;
+            *parts[mark] = (float)(at[mark] - before) * 1e-3F;
+            before = at[mark];
+        }
+    }
+    return n;
 }
 
 /* ---- timing -------------------------------------------------------------------------------------- */

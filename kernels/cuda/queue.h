@@ -71,6 +71,12 @@ enum {
     CUDA_TICKETS = 2 * ATTENTION_STEPS_IN_FLIGHT /* so that the step before is still known */
 };
 
+/* Of a pass, with pass_stamps: its begin, and the end of each of its parts. 0: it has no such part. */
+enum cuda_mark { CUDA_BEGUN, CUDA_APPENDED, CUDA_ATTENDED, CUDA_MERGED, CUDA_STORED, CUDA_MARKS };
+struct cuda_pass_stamps {
+    uint64_t at[CUDA_MARKS];
+};
+
 /* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
  * lie together; or filled with zeros. */
 struct cuda_block {
@@ -96,8 +102,13 @@ struct cuda_queue {
     CUevent ordered;            /* of order_streams(): a wait goes on after the event was recorded anew */
     struct cuda_stamps *stamps; /* [CUDA_TICKETS], pinned */
     uint64_t *begins;           /* to be stamped with the first thing that is issued; NULL: it is */
-    bool side_used[CUDA_SIDES]; /* by the list that is being written down */
-    uint64_t uses;              /* of graphs */
+    struct cuda_pass_stamps *
+        passes_at; /* [ATTENTION_STEPS_IN_FLIGHT][ATTENTION_PASSES_STAMPED], pinned; NULL: passes have none */
+    uint32_t pass_layers[ATTENTION_STEPS_IN_FLIGHT][ATTENTION_PASSES_STAMPED],
+        passes_begun[ATTENTION_STEPS_IN_FLIGHT];
+    struct cuda_pass_stamps *pass; /* that is being written down; NULL: it is not stamped */
+    bool side_used[CUDA_SIDES];    /* by the list that is being written down */
+    uint64_t uses;                 /* of graphs */
     struct attention_graphs graphs;
 };
 
@@ -118,6 +129,15 @@ void cuda_queue_issue(struct cuda_queue *q);
 void cuda_queue_end(struct cuda_queue *q);
 bool cuda_queue_is_done(struct cuda_queue *q, uint64_t ticket);
 struct attention_times cuda_queue_times(const struct cuda_queue *q, uint64_t ticket);
+
+/* cuda_queue_stamp_passes: from now on passes are stamped; false after a failure. cuda_queue_begin_pass(q, layer), then cuda_queue_mark():
+ * the device notes the time there. The kernel behind a mark begins after the one ahead of it has ended. cuda_queue_pass_times: of a step
+ * that is done; how many. */
+MUST_USE bool cuda_queue_stamp_passes(struct cuda_queue *q);
+void cuda_queue_begin_pass(struct cuda_queue *q, uint32_t layer);
+void cuda_queue_mark(struct cuda_queue *q, enum cuda_mark mark);
+uint32_t cuda_queue_pass_times(const struct cuda_queue *q, uint64_t ticket,
+                               struct attention_pass_times passes[ATTENTION_PASSES_STAMPED]);
 
 /* cuda_queue_reserve(q, bytes, n): see that `bytes` of control data in up to `n` arrays, and as many
  * operations, can follow without a wait. May issue what is written down. bytes and n at most half of

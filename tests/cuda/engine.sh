@@ -14,6 +14,8 @@ run() {
     curl -sN -H 'Accept: application/x-ndjson' --json "$workload" "$URL/v1/workloads" | tail -n 1 >"$WORK/$name"
     curl -s -X POST "$URL/v1/audit" >"$WORK/$name.audit"
     curl -s "$URL/stats" >"$WORK/$name.stats"
+    curl -s "$URL/v1/steps?limit=50" >"$WORK/$name.steps"
+    curl -s "$URL/v1/trace?steps=50" >"$WORK/$name.trace"
     stop_daemon || echo "not ok $name: the daemon ends with $?"
     jq -c 'del(.shape, .seed, .state)' "$WORK/$name"
     jq -c '.scheduler | {steps, step_us, idle_us}' "$WORK/$name.stats"
@@ -36,6 +38,19 @@ expect 'and preempted' true "$(jq '.preemptions > 0' "$WORK/scarce")"
 expect 'with the same digest' "$(digest plenty)" "$(digest scarce)"
 run bounded "$part" --config config/llama-3-8b.jsonc --set scheduler.step_us_max=100
 expect 'in bounded steps: the same digest' "$(digest plenty)" "$(digest bounded)"
+
+# The GPU notes when parts of passes end: the same bits, and a trace with them.
+run stamped "$part" --config config/llama-3-8b.jsonc --set backend.pass_stamps=on
+expect 'with stamps: the same digest' "$(digest plenty)" "$(digest stamped)"
+expect 'without them merges are not timed' '[null]' "$(jq -c '.columns.merge_us | unique' "$WORK/plenty.steps")"
+expect 'with them they are, as a part of the step' true \
+    "$(jq '.columns | [.merge_us, .compute_us] | transpose | (map(.[0]) | max) > 0 and all(.[0] >= 0 and .[0] < .[1])' "$WORK/stamped.steps")"
+passes() { jq "[.traceEvents[] | select(.ph == \"X\" and .tid == 6)] | $1" "$WORK/stamped.trace"; }
+expect 'each pass is in the trace' '["append","attend","merge"] [0,31]' \
+    "$(passes '[.[].name] | unique' | jq -c) $(passes '[.[].args.layer] | [min, max]' | jq -c)"
+expect 'parts take time, and no more than their step' true "$(jq '[.traceEvents[] | select(.ph == "X")] |
+    (map(select(.name == "step") | {key: "\(.args.step)", value: .dur}) | from_entries) as $took |
+    map(select(.tid == 6)) | group_by(.args.step) | all((map(.dur) | add) as $sum | $sum > 0 and $sum <= $took["\(.[0].args.step)"] * 1.01)' "$WORK/stamped.trace")"
 
 # A prefix is appended once, by the first of those that share it, also while steps overlap.
 prefixes=$(jq -nc '{seed: 5, sequences: [range(4) | {count: 16, prompt: 400, decode: 10, prefix: {id: (. + 1), length: 320}}], verify: {rows: 8}}')
