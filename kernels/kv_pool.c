@@ -103,6 +103,37 @@ static void store(const struct kv_pool *pool, uint32_t layer, uint32_t block, ui
         memcpy(packed_at(pool, plane, slot, kv_head, d, v), row + d * bytes, bytes);
 }
 
+struct kv_fill kv_pool_poison(const struct kv_pool *pool, const struct block_copy *copy, uint32_t layer,
+                              bool v)
+{
+    const struct geometry *g = pool->geometry;
+    uint32_t x =
+        v ? 1 : 16 / (uint32_t)pool->element_bytes; /* elements of a slot that lie together (packed_at) */
+    struct kv_fill fill = {.offset = layer * pool->layer_bytes + copy->to * pool->block_bytes +
+                                     v * pool->plane_bytes,
+                           .bytes = pool->plane_bytes,
+                           .rows = 1,
+                           .byte = v ? 0xff : 0};
+    if (copy->slots == g->block_size)
+        return fill;
+    uint64_t slot_bytes = g->layout == LAYOUT_VLLM ? x * pool->element_bytes : pool->slot_bytes;
+    fill.offset += copy->from * slot_bytes;
+    fill.bytes = copy->slots * slot_bytes;
+    fill.pitch = g->block_size * slot_bytes;
+    if (g->layout != LAYOUT_NHD)
+        fill.rows = g->layout == LAYOUT_HND ? g->kv_heads : g->kv_heads * g->head_dim / x;
+    return fill;
+}
+
+static void make_poison(const struct kv_pool *pool, const struct block_copy *copy, uint32_t layer)
+{
+    for (int v = 0; v < 2; v++) {
+        const struct kv_fill fill = kv_pool_poison(pool, copy, layer, v != 0);
+        for (uint32_t row = 0; row < fill.rows; row++)
+            memset(pool->bytes + fill.offset + row * fill.pitch, fill.byte, fill.bytes);
+    }
+}
+
 void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct block_copy *copy,
                   uint32_t layer)
 {
@@ -111,6 +142,10 @@ void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const 
                          *to_pool = copy->kind == COPY_SWAP_OUT ? host : pool;
     if (copy->kind == COPY_CLEAR) {
         memset(plane_of(pool, layer, copy->to, false), 0, pool->block_bytes);
+        return;
+    }
+    if (copy->kind == COPY_POISON) {
+        make_poison(pool, copy, layer);
         return;
     }
     /* the filled slots lie together per head (hnd) or for all heads at once (nhd), or are spread (vllm) */

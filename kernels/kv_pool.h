@@ -47,6 +47,18 @@ static inline uint8_t *kv_pool_key(const struct kv_pool *pool, uint32_t layer, u
 void kv_pool_load(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot, uint32_t kv_head,
                   bool v, void *row);
 
+/* `rows` pieces of `bytes`, `pitch` apart, that are filled with a byte; `offset` is from the beginning of the pool. */
+struct kv_fill {
+    uint64_t offset, bytes, pitch;
+    uint32_t rows;
+    uint8_t byte;
+};
+
+/* kv_pool_poison(pool, copy, layer, v): what a COPY_POISON fills of K, or V, in one layer. In every format an element of which all
+ * bits are set is NaN. */
+struct kv_fill kv_pool_poison(const struct kv_pool *pool, const struct block_copy *copy, uint32_t layer,
+                              bool v);
+
 /* kv_pool_copy(pool, host, copy, layer): the part of a copy that lies in one layer; `host` has the
  * blocks that are swapped to. */
 void kv_pool_copy(const struct kv_pool *pool, const struct kv_pool *host, const struct block_copy *copy,

@@ -26,6 +26,7 @@
 enum {
     PAGED_V1_TOKENS = 8192, /* longest context that vLLM's rule gives to paged_v1, and */
     PAGED_V1_BLOCKS = 512,  /* rows times heads from which on it does not cut contexts */
+    PITCH_MAX = INT32_MAX,  /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
     GRID_MAX = 65535,       /* of a grid's second dimension */
     PREFETCH_PART = 8       /* of the L2 cache, for what the next launch reads first: more displaces itself */
 };
@@ -145,6 +146,27 @@ static uint32_t begin_swaps(struct cuda_backend *b, const struct attention_step 
     return ahead;
 }
 
+/* See COPY_POISON: pieces that are one in each layer are filled in all layers at once. */
+static void poison_slots(struct cuda_backend *b, const struct block_copy *copy)
+{
+    const uint32_t layers = b->options.geometry->layers;
+    for (uint32_t layer = 0, n; layer < layers; layer += n) {
+        for (int v = 0; v < 2; v++) {
+            const struct kv_fill fill = kv_pool_poison(&b->layout, copy, layer, v != 0);
+            const bool together = fill.rows == 1 && b->layout.layer_bytes <= PITCH_MAX;
+            const struct cuda_block part = {.device = b->pool.bytes + fill.offset,
+                                            .bytes = fill.bytes,
+                                            .pitch = together         ? b->layout.layer_bytes
+                                                     : fill.rows == 1 ? fill.bytes
+                                                                      : fill.pitch,
+                                            .rows = together ? layers : fill.rows,
+                                            .fill = fill.byte};
+            cuda_queue_clear(&b->queue, &part);
+            n = together ? layers : 1;
+        }
+    }
+}
+
 /* All but swaps, in their order; copies between blocks that follow each other together. */
 static void make_copies(struct cuda_backend *b, const struct attention_step *step)
 {
@@ -155,6 +177,8 @@ static void make_copies(struct cuda_backend *b, const struct attention_step *ste
         n = 1;
         if (list[i].kind == COPY_CLEAR)
             cuda_queue_clear(&b->queue, &to);
+        if (list[i].kind == COPY_POISON)
+            poison_slots(b, &list[i]);
         if (list[i].kind != COPY_BLOCK)
             continue;
         while (i + n < step->copy_count && n < part && list[i + n].kind == COPY_BLOCK)

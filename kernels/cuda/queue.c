@@ -36,7 +36,7 @@ struct cuda_operation {
     size_t bytes;
     uint64_t arguments[CUDA_ARGUMENT_BYTES / sizeof(uint64_t)];
     size_t pitch; /* of blocks, */
-    uint32_t rows;
+    uint32_t rows, fill;
 };
 
 /* ---- issuing ------------------------------------------------------------------------------------- */
@@ -82,8 +82,9 @@ static void issue(struct cuda_queue *q, struct cuda_operation *x)
         cuda_holds(d, d->cu.cuStreamWaitEvent(q->on, q->copied[x->side], 0), ordering);
         break;
     case CLEAR:
-        cuda_holds(d, d->cu.cuMemsetD2D8Async(x->device, x->pitch, 0, x->bytes, x->rows, q->on),
-                   "clearing a block");
+        cuda_holds(
+            d, d->cu.cuMemsetD2D8Async(x->device, x->pitch, (unsigned char)x->fill, x->bytes, x->rows, q->on),
+            "clearing a block");
         break;
     }
 }
@@ -401,6 +402,7 @@ void cuda_queue_clear(struct cuda_queue *q, const struct cuda_block *block)
     x->bytes = block->bytes;
     x->pitch = block->pitch;
     x->rows = block->rows;
+    x->fill = block->fill;
 }
 
 /* Swaps wait for what came before the step. */

@@ -77,13 +77,14 @@ struct cuda_pass_stamps {
     uint64_t at[CUDA_MARKS];
 };
 
-/* One block, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
- * lie together; or filled with zeros. */
+/* One block, or a part of one, on the device `rows` pieces of `bytes`, `pitch` apart: to or from host memory, where they
+ * lie together; or filled with a byte. */
 struct cuda_block {
     CUdeviceptr device;
     void *host;
     size_t bytes, pitch;
     uint32_t rows;
+    uint8_t fill;
 };
 
 struct cuda_queue {

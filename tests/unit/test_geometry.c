@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_geometry.c - block-sparse masks against patterns worked out by hand, the vllm layout's limits,
- * and where elements lie in it. */
+ * where elements lie in it, and what of a block becomes unwritten. */
 #include "config/geometry.h"
 #include "kernels/kv_pool.h"
+#include "kernels/numeric.h"
 #include "tests/unit/suites.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Blocks of 32 tokens, 4 query heads on 2 KV heads; a query that sees 200 keys is in block 6. `blocks`:
@@ -105,11 +107,61 @@ START_TEST(vllm_has_limits)
 }
 END_TEST
 
+/* Whether K (or V) of one slot, in every head, is what a COPY_POISON makes of it; else it has to be as it was. */
+static void check_slot(const struct kv_pool *pool, uint32_t layer, uint32_t block, uint32_t slot,
+                       bool poisoned)
+{
+    const struct geometry *g = pool->geometry;
+    uint8_t row[HEAD_DIM_MAX * sizeof(float)];
+    for (uint32_t plane = 0; plane < 2 * g->kv_heads; plane++) {
+        bool v = plane % 2;
+        kv_pool_load(pool, layer, block, slot, plane / 2, v, row);
+        for (uint32_t d = 0; d < g->head_dim; d++) {
+            float x = numeric_load(g->kv_dtype, row, d);
+            bool is = v ? isnan(x) : x == 0;
+            ck_assert_msg(is == poisoned,
+                          "layout %d, dtype %d, layer %u, block %u, slot %u, head %u, %s [%u]: %g", g->layout,
+                          g->kv_dtype, layer, block, slot, plane / 2, v ? "v" : "k", d, (double)x);
+        }
+    }
+}
+
+/* _i: the stored format and the layout. Slots [first, end) of block 1 of three become unwritten, and nothing else does. */
+START_TEST(slots_become_unwritten)
+{
+    static const uint32_t ranges[][2] = {{0, 8}, {3, 6}, {7, 8}, {0, 1}};
+    const struct geometry g = {.layers = 2,
+                               .query_heads = 3,
+                               .kv_heads = 3,
+                               .head_dim = 32,
+                               .block_size = 8,
+                               .dtype = DTYPE_F32,
+                               .kv_dtype = (enum dtype)(_i % DTYPE_COUNT),
+                               .layout = _i / DTYPE_COUNT,
+                               .scale = 1};
+    struct kv_pool pool;
+    char error[ATTENTION_ERROR_BYTES];
+    ck_assert_int_eq(kv_pool_init(&pool, &g, 3, "pool.blocks", error), 0);
+    for (size_t n = 0; n < sizeof ranges / sizeof ranges[0]; n++) {
+        uint32_t first = ranges[n][0], end = ranges[n][1];
+        const struct block_copy copy = {COPY_POISON, first, 1, end - first};
+        memset(pool.bytes, 0x35, pool.total_bytes);
+        kv_pool_copy(&pool, NULL, &copy, 0);
+        kv_pool_copy(&pool, NULL, &copy, 1);
+        for (uint32_t at = 0; at < 2 * 3 * 8; at++)
+            check_slot(&pool, at / 24, at / 8 % 3, at % 8,
+                       at / 8 % 3 == 1 && at % 8 >= first && at % 8 < end);
+    }
+    kv_pool_deinit(&pool);
+}
+END_TEST
+
 TCase *geometry_case(void)
 {
     TCase *tc = tcase_create("geometry");
     tcase_add_loop_test(tc, sparse_masks_are_as_worked_out, 0, sizeof masks / sizeof masks[0]);
     tcase_add_test(tc, vllm_elements_lie_where_its_documents_say);
     tcase_add_loop_test(tc, vllm_has_limits, 0, sizeof limits / sizeof limits[0]);
+    tcase_add_loop_test(tc, slots_become_unwritten, 0, DTYPE_COUNT * (LAYOUT_VLLM + 1));
     return tc;
 }
