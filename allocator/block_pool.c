@@ -74,6 +74,8 @@ struct block_pool {
     struct block_pool_census *census; /* that counts the blocks below */
     uint32_t counted;                 /* this one */
     struct block_log *log;            /* NULL: changes are not noted */
+    block_pool_vacated_fn vacated;    /* NULL: nobody wants to know */
+    void *vacated_cookie;
 };
 
 /* ---- the census ---------------------------------------------------------------------------------- */
@@ -247,6 +249,8 @@ static void settle(struct block_pool *pool, uint32_t id)
     } else {
         pool->block[id].state = BLOCK_FREE;
         id_bitmap_put(&pool->free, id);
+        if (pool->vacated)
+            pool->vacated(id, 0, pool->block_size, pool->vacated_cookie);
     }
 }
 
@@ -307,6 +311,12 @@ void block_pool_destroy(struct block_pool *pool)
 void block_pool_set_log(struct block_pool *pool, struct block_log *log)
 {
     pool->log = log;
+}
+
+void block_pool_set_vacated(struct block_pool *pool, block_pool_vacated_fn vacated, void *cookie)
+{
+    pool->vacated = vacated;
+    pool->vacated_cookie = cookie;
 }
 
 void block_pool_note(const struct block_pool *pool, unsigned kind, uint32_t id, uint32_t from)
@@ -397,6 +407,8 @@ static void set_fill(struct block_pool *pool, uint32_t id, uint32_t slots)
     assert(block->state == BLOCK_HELD);
     if (pool->log && slots != block->fill)
         block_log_fill(pool->log, id, block->fill);
+    if (pool->vacated && slots < block->fill && !block->published) /* else somebody may find it whole */
+        pool->vacated(id, slots, block->fill, pool->vacated_cookie);
     pool->counts.filled += slots;
     pool->counts.filled -= block->fill;
     block->fill = (uint16_t)slots;
@@ -481,6 +493,8 @@ void block_pool_unpublish(struct block_pool *pool, uint32_t id)
         note(pool, cached ? CHANGE_FREED : CHANGE_UNPUBLISHED, id,
              cached ? BLOCK_FREE : (enum block_state)block->state, block->refs);
     block->published = 0;
+    if (pool->vacated && block->state == BLOCK_HELD)
+        pool->vacated(id, block->fill, pool->block_size, pool->vacated_cookie);
     if (!cached)
         return;
     begin_changes(pool, &id, 1);

@@ -65,6 +65,12 @@ void block_pool_destroy(struct block_pool *pool);
 struct block_log;
 void block_pool_set_log(struct block_pool *pool, struct block_log *log);
 
+/* block_pool_set_vacated: `vacated` is called when slots [first, end) of a block come to hold nothing that anybody has: all
+ * of one that is FREE from now on, or those of a HELD one that is not published and by which its fill falls; first may be end. For
+ * whoever marks them (scheduler/poison.h). Without it, a branch an operation. */
+typedef void (*block_pool_vacated_fn)(uint32_t id, uint32_t first, uint32_t end, void *cookie);
+void block_pool_set_vacated(struct block_pool *pool, block_pool_vacated_fn vacated, void *cookie);
+
 /* block_pool_note: something has happened to a block by which its state does not change: COPIED, SWAPPED_OUT or
  * SWAPPED_IN (block_log.h), and from or to where. */
 void block_pool_note(const struct block_pool *pool, unsigned kind, uint32_t id, uint32_t from);

@@ -435,6 +435,11 @@ struct block_log *block_tables_log(const struct block_tables *t)
     return t->log;
 }
 
+void block_tables_set_vacated(struct block_tables *t, block_pool_vacated_fn vacated, void *cookie)
+{
+    block_pool_set_vacated(t->pool, vacated, cookie);
+}
+
 const uint32_t *block_tables_ids(const struct block_tables *t, uint32_t *stride)
 {
     *stride = t->o.row_blocks;

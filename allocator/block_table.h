@@ -214,6 +214,9 @@ const struct block_pool *block_tables_pool(const struct block_tables *tables);
 struct block_log;
 struct block_log *block_tables_log(const struct block_tables *tables);
 
+/* block_tables_set_vacated: see block_pool_set_vacated(). */
+void block_tables_set_vacated(struct block_tables *tables, block_pool_vacated_fn vacated, void *cookie);
+
 /* What is published from a root up to a block that nothing follows. */
 struct block_chain {
     uint64_t hash;                 /* of all its tokens */
