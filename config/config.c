@@ -199,6 +199,8 @@ static const struct key keys[] = {
      "of a file, after which the next one begins"},
     {"journal.token_ids", KIND_ENUM, AT(journal_token_ids), 0, 0, "\"off\"", off_on_names,
      "on: ids of tokens are recorded as they are; off: hashed, by a key that is never written"},
+    {"debug.poison", KIND_ENUM, AT(poison), 0, 0, "\"off\"", off_on_names,
+     "on: slots that nobody has written are NaN, and a call whose output is NaN is told which one it has read (docs/POISON.md); not with journal.path"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };
@@ -734,6 +736,8 @@ static int check_journal(const struct config *c, char error[CONFIG_ERROR_BYTES])
     if (c->file_blocks)
         return misfit(c, "journal.path", "a file for swapped blocks (pool.file_blocks) is not recorded yet",
                       error);
+    if (c->poison)
+        return misfit(c, "journal.path", "what debug.poison finds is not recorded", error);
     return 0;
 }
 

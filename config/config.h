@@ -126,6 +126,7 @@ struct config {
     char journal_path[CONFIG_STRING_BYTES];     /* folder; empty: there is none */
     uint64_t journal_bytes, journal_file_bytes; /* of all files; of one */
     int journal_token_ids;                      /* 0 or 1: ids of tokens are recorded as they are */
+    int poison;                                 /* 0 or 1: debug.poison */
     enum log_level log_level;
     enum log_format log_format;
     struct config_origin *origins; /* owned: text and place of each key's value */

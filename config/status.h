@@ -44,7 +44,8 @@
     XX(ATTND_NO_BLOCKS, "blocks_exhausted", "KV blocks exhausted", 503)                                      \
     XX(ATTND_NO_HOST_BLOCKS, "host_blocks_exhausted", "Host blocks for swapping exhausted", 503)             \
     XX(ATTND_NO_SEQUENCES, "sequences_exhausted", "Sequence slots exhausted", 503)                           \
-    XX(ATTND_DEADLINE, "deadline", "The deadline passed before it was done", 504)
+    XX(ATTND_DEADLINE, "deadline", "The deadline passed before it was done", 504)                            \
+    XX(ATTND_UNWRITTEN, "unwritten", "A slot was read that nobody has written", 422)
 
 enum attnd_status {
     ATTND_STATUS_BASE = -1000, /* away from errno and libuv codes, so that a mix-up shows */

@@ -70,6 +70,7 @@ static int code_of(int status)
     case ATTND_DEVICE:
         return ATTND_ERR_DEVICE;
     case ATTND_INVALID:
+    case ATTND_UNWRITTEN:
         return ATTND_ERR_INVALID;
     default:
         return ATTND_ERR_INTERNAL;

@@ -38,6 +38,7 @@
 #include "scheduler/swap_cache.h"
 #include "scheduler/swapping.h"
 #include "scheduler/turns.h"
+#include "scheduler/unwritten.h"
 #include "scheduler/workload_run.h"
 
 #include <assert.h>
@@ -77,6 +78,10 @@ struct client_queue {
     bool hesitates;       /* so the request being taken has not failed for want of them */
 
     struct request_list in_step[STEPS_IN_FLIGHT]; /* by step_slot(): to be answered with the step */
+
+    struct unwritten *unwritten; /* NULL: debug.poison is off */
+    struct request_list unsound; /* likewise: whose outputs are NaN, until it is known why */
+    bool reads_back;             /* the step in flight is for the first of these */
 };
 
 /* ---- small helpers ------------------------------------------------------------------------------- */
@@ -727,8 +732,10 @@ int client_queue_lease(struct engine_state *state, struct request *request)
                               &c->copies->count);
     assert(rc == 0); /* there is room, in the pool and in a table */
     const uint32_t *ids = block_tables_view(tables, row).ids;
+    const enum block_copy_kind kind =
+        c->unwritten ? COPY_POISON : COPY_CLEAR; /* no block has what others had in it */
     for (uint32_t i = 0; i < n; i++)
-        c->copies->list[c->copies->count++] = (struct block_copy){COPY_CLEAR, 0, ids[i], c->g->block_size};
+        c->copies->list[c->copies->count++] = (struct block_copy){kind, 0, ids[i], c->g->block_size};
     return sequence_ops_add_lease(state, request, row);
 }
 
@@ -940,6 +947,34 @@ static void finish(struct client_queue *c, struct request *request)
     c->o.complete(request, c->o.cookie);
 }
 
+/* What a request asks has been computed: answer it, unless its outputs are NaN and it has to be found out why. */
+static void conclude(struct client_queue *c, struct request *request)
+{
+    if (!c->unwritten || !unwritten_is_seen(c->o.state, request)) {
+        finish(c, request);
+        return;
+    }
+    unwritten_keep(c->unwritten, request);
+    request_list_append(&c->unsound, request);
+}
+
+bool client_queue_is_unsound(const struct client_queue *c)
+{
+    return c->unsound.first;
+}
+
+bool client_queue_read_back(struct client_queue *c, struct step *step)
+{
+    c->reads_back = false;
+    while (c->unsound.first && !c->reads_back) {
+        c->reads_back =
+            !step_failure(c->o.state->steps) && unwritten_read(c->unwritten, step, c->unsound.first);
+        if (!c->reads_back)
+            finish(c, request_list_take(&c->unsound));
+    }
+    return c->reads_back;
+}
+
 /* A request has been taken, or has failed: answer it, or keep it until its steps retire. */
 static void finish_taking(struct client_queue *c, struct request *request)
 {
@@ -975,7 +1010,7 @@ static void finish_cut(struct client_queue *c)
         client_slices_stop(c->o.state, request);
         c->cut_count--;
         count_queued(c, request, -1);
-        finish(c, request);
+        conclude(c, request);
     }
 }
 
@@ -1291,10 +1326,13 @@ void client_queue_retire(struct client_queue *c, const struct step *step)
 {
     unsigned slot = step_slot(step);
     struct request *request;
+    if (c->reads_back && !step_failure(c->o.state->steps))
+        unwritten_note(c->unwritten, c->unsound.first);
+    c->reads_back = false;
     while ((request = request_list_take(&c->in_step[slot]))) {
         end_streamed(c, request);
         note_step(request, step);
-        finish(c, request);
+        conclude(c, request);
     }
     for (request = c->cut.first; request; request = request->next) {
         if (request->queued.slices.steps & 1U << slot)
@@ -1323,7 +1361,7 @@ bool client_queue_is_interactive(const struct client_queue *c)
 double client_queue_wait_s(const struct client_queue *c)
 {
     double window = c->o.state->config->batch_window_us * 1e-6, shortest = window;
-    if (c->cut.first)
+    if (c->cut.first || c->unsound.first)
         return 0;
     if (!c->queue.first)
         return -1;
@@ -1347,7 +1385,7 @@ bool client_queue_awaits_file(const struct client_queue *c)
 double client_queue_idle_s(const struct client_queue *c)
 {
     double idle = INFINITY;
-    if (c->cut.first || !client_queue_awaits_file(c))
+    if (c->cut.first || c->unsound.first || !client_queue_awaits_file(c))
         return client_queue_wait_s(c);
     for (const struct request *request = c->queue.first; request; request = request->next) {
         double waited = c->o.state->now_s - request->submitted_s;
@@ -1592,7 +1630,8 @@ int client_queue_create(const struct client_queue_options *options, struct clien
     c->g = &options->state->config->geometry;
     c->rows_max = options->state->config->step_rows_max;
     c->small_s = -1;
-    if (turns_create(options->state->requests, &c->turns) != 0) {
+    if (turns_create(options->state->requests, &c->turns) != 0 ||
+        (options->state->config->poison && unwritten_create(options->state, &c->unwritten) != 0)) {
         client_queue_destroy(c);
         return ATTND_NO_MEMORY;
     }
@@ -1605,5 +1644,6 @@ void client_queue_destroy(struct client_queue *c)
     if (!c)
         return;
     turns_destroy(c->turns);
+    unwritten_destroy(c->unwritten);
     free(c);
 }

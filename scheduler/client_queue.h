@@ -64,6 +64,11 @@ bool client_queue_is_empty(const struct client_queue *queue);
 /* client_queue_retire: a step has retired: complete its requests. */
 void client_queue_retire(struct client_queue *queue, const struct step *step);
 
+/* With debug.poison. client_queue_is_unsound: outputs were NaN, and why is not known yet. client_queue_read_back: add to an empty
+ * step, while none is in flight, what has to be read to know it; false: that is known now, and their requests are completed. */
+bool client_queue_is_unsound(const struct client_queue *queue);
+bool client_queue_read_back(struct client_queue *queue, struct step *step);
+
 /* client_queue_first: those that wait, linked by `next`, between two turns. Each has queued.wait. */
 const struct request *client_queue_first(const struct client_queue *queue);
 

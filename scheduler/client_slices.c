@@ -425,6 +425,17 @@ bool client_slices_are_done(const struct request *request)
     return s->appended && (!request->rows.q || slicing_is_done(&s->queries));
 }
 
+/* What was appended behind the end of a row, and never counted, is given up: in its last block, since those behind are given back.
+ * (With debug.poison; nobody else has such a block.) */
+static void vacate_end(struct engine_state *state, uint32_t row)
+{
+    struct block_table_view table = block_tables_view(tables_of(state), row);
+    uint32_t size = geometry_of(state)->block_size, last = table.cursor_max / size;
+    if (table.cursor_max % size && !table.swapped && last < table.entries &&
+        block_pool_refs(block_tables_pool(tables_of(state)), table.ids[last]) == 1)
+        step_vacate(state->steps, table.ids[last], table.cursor_max % size);
+}
+
 void client_slices_stop(struct engine_state *state, struct request *request)
 {
     struct request_slices *s = &request->queued.slices;
@@ -434,6 +445,7 @@ void client_slices_stop(struct engine_state *state, struct request *request)
         if (row == NO_ROW || !request->rows.k)
             continue;
         block_tables_truncate(tables_of(state), row, block_tables_view(tables_of(state), row).cursor_max);
+        vacate_end(state, row);
         reservation_note(state, row);
         swapping_note(state->swapping, row);
     }

@@ -322,11 +322,26 @@ static void add_bulk(struct engine *e, struct step *step, double bulk_us)
     }
 }
 
+/* A step by which it is found out why outputs are NaN, before anything else is computed; false: that is known. */
+static bool read_back(struct engine *e)
+{
+    struct step *step = steps_in_flight(e->state.steps) ? NULL : step_begin(e->state.steps);
+    if (step && !client_queue_read_back(e->state.clients, step))
+        return false;
+    if (step) {
+        e->submitted_s[step_slot(step)] = e->state.now_s;
+        step_submit(step);
+    }
+    return true;
+}
+
 /* Form a step and submit it; false when there is nothing to compute, or no place for a step. There is less
  * bulk work in it while owners within their share make small requests. */
 static bool form_step(struct engine *e)
 {
     struct step *step;
+    if (client_queue_is_unsound(e->state.clients) && read_back(e))
+        return true;
     if ((e->state.alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
     if (!client_queue_is_empty(e->state.clients) || workload_run_owners(e->state.workloads))

@@ -133,6 +133,57 @@ int history_life(struct engine_state *state, struct request *request)
     return 0;
 }
 
+/* The key that a change of a block's life was of, as far as the ring has it. */
+static uint64_t key_of(const struct engine_state *state, const struct life_change *c)
+{
+    const struct block_log *log = log_of(state);
+    const struct block_change *in_ring = &log->ring[c->number & log->mask];
+    uint32_t row = sequences_find(state->sequences, c->sequence);
+    if (row != NO_ROW)
+        return sequences_at(state->sequences, row)->key;
+    return in_ring->number == c->number ? in_ring->key : 0;
+}
+
+static bool is_named(const struct block_owner *owners, uint32_t n, uint64_t id)
+{
+    while (n > 0 && owners[n - 1].id != id)
+        n--;
+    return n > 0;
+}
+
+/* When a sequence gave a block back that it had taken by change `from`, counted from the latest; 0: it did not. */
+static uint64_t given_back(const struct block_life *life, uint32_t from, uint64_t sequence)
+{
+    for (uint32_t i = from; i-- > 0;) { /* the changes behind, the oldest of them first */
+        const struct life_change *c = &life->changes[(life->count - 1 - i) % LIFE_CHANGES];
+        bool all = c->kind == CHANGE_FREED || c->kind == CHANGE_CACHED || c->kind == CHANGE_EVICTED ||
+                   c->kind == CHANGE_TAKEN;
+        if (all || ((c->kind == CHANGE_UNSHARED || c->kind == CHANGE_FENCED) && c->sequence == sequence))
+            return c->number;
+    }
+    return 0;
+}
+
+uint32_t history_owners(struct engine_state *state, const struct request *request, uint32_t block,
+                        struct block_owner *owners, uint32_t most)
+{
+    const struct block_life *life = block_log_life(log_of(state), block);
+    uint32_t n = life->count < LIFE_CHANGES ? (uint32_t)life->count : LIFE_CHANGES, count = 0;
+    for (uint32_t i = 0; i < n && count < most; i++) {
+        const struct life_change *c = &life->changes[(life->count - 1 - i) % LIFE_CHANGES];
+        if ((c->kind != CHANGE_TAKEN && c->kind != CHANGE_SHARED) || !c->sequence ||
+            is_named(owners, count, c->sequence))
+            continue;
+        uint64_t key = key_of(state, c);
+        owners[count++] = (struct block_owner){.id = c->sequence,
+                                               .key = key,
+                                               .since = c->number,
+                                               .until = given_back(life, i, c->sequence),
+                                               .foreign = !inspect_sees(request, key)};
+    }
+    return count;
+}
+
 /* ---- events -------------------------------------------------------------------------------------- */
 
 /* Whether somebody is to be told of a change: of the kinds that it has asked for, and of what belongs to it. */

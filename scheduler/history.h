@@ -44,6 +44,11 @@ void history_stepped(struct engine_state *state, const struct step *step, double
 void history_touch(struct engine_state *state);
 uint64_t history_epoch(struct engine_state *state);
 
+/* history_owners(state, request, block, owners, most): the latest `most` sequences and leases that had a block, as far as its
+ * life goes back (block_log.h), the latest first; of another key than the request's no more than when. Returns how many. */
+uint32_t history_owners(struct engine_state *state, const struct request *request, uint32_t block,
+                        struct block_owner *owners, uint32_t most);
+
 /* history_news: a request of those that listen for which there is something, or that has waited long enough; NULL:
  * there is none. history_idle_s: seconds until there will be one, if nothing happens; negative: for ever. */
 struct request *history_news(struct engine_state *state);

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 enum {
-    REQUEST_DETAIL_BYTES = 256,
+    REQUEST_DETAIL_BYTES = 512,
     REQUEST_ARENA_BYTES = 4 << 20, /* lists of a body of up to a MiB, and of its answer */
     REQUEST_ARENA_KEPT =
         256 << 10,             /* of which so much stays; when more was used, most goes back to the system */
@@ -540,6 +540,25 @@ struct request_workload {
     struct workload_table_row *table; /* out: [report.table_rows], beside the report; NULL: none */
 };
 
+/* Who had a block, from one epoch to another. */
+enum { BLOCK_OWNERS = 3 };
+struct block_owner {
+    uint64_t id,
+        key; /* of the sequence or lease; to whom that belonged, 0: nobody, or it is not known any more */
+    uint64_t since, until; /* epochs; until 0: it has it yet */
+    bool foreign;          /* who asks is not told who it was: it belongs to another key */
+};
+
+/* What an output that is NaN has seen: unwritten.h. */
+struct request_unwritten {
+    uint64_t id;                /* of the sequence; of a paged call its table's number */
+    uint32_t row, layer, query; /* of o; query: its position */
+    uint32_t position, block, slot;
+    uint32_t slots, blocks; /* that are like this one, of all rows that are NaN, with it */
+    uint32_t owner_count;
+    struct block_owner owners[BLOCK_OWNERS]; /* of the block, the latest first */
+};
+
 /* ---- a request ----------------------------------------------------------------------------------- */
 
 /* What the loop has the engine do with a client that has registered memory (doorbell.h). */
@@ -598,6 +617,7 @@ struct request_queued {
     uint32_t *equal;                             /* [compare_count] results */
     uint32_t compare_count, compares_done;
     struct request_slices slices;
+    struct unwritten_search *search; /* for what its outputs have seen; unwritten.c */
 };
 
 struct request {
@@ -621,7 +641,8 @@ struct request {
 
     int status; /* out: 0, or why it failed, and in words: */
     char detail[REQUEST_DETAIL_BYTES];
-    char *moved_to; /* out, with ATTND_MOVED: where to; NULL: not known any more */
+    char *moved_to;                      /* out, with ATTND_MOVED: where to; NULL: not known any more */
+    struct request_unwritten *unwritten; /* out, with ATTND_UNWRITTEN */
 
     double submitted_s;
     uint64_t digest;         /* of its tensors; 0: there is no journal. Set when it is submitted */

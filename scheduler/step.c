@@ -15,6 +15,7 @@
 #include "config/log.h"
 #include "config/numbers.h"
 #include "scheduler/calibration.h"
+#include "scheduler/poison.h"
 
 #include <assert.h>
 #include <math.h>
@@ -22,10 +23,11 @@
 #include <string.h>
 
 enum {
-    SAMPLES = 1024,       /* steps remembered for the percentiles of /stats */
-    PASSES_PER_LAYER = 4, /* room in a step */
-    KEPT_MAX = 64,        /* requests of which slices have states */
-    CORRECTED_US = 200,   /* steps estimated shorter say little about the machine's speed */
+    SAMPLES = 1024,           /* steps remembered for the percentiles of /stats */
+    PASSES_PER_LAYER = 4,     /* room in a step */
+    KEPT_MAX = 64,            /* requests of which slices have states */
+    POISONED_TOGETHER = 1024, /* blocks, in a step before the first one */
+    CORRECTED_US = 200,       /* steps estimated shorter say little about the machine's speed */
     PRODUCERS = STEP_OF_WORKLOADS + 1
 };
 
@@ -67,6 +69,7 @@ struct step {
     uint32_t *table_rows; /* [limits.sequences] that take part */
     uint32_t table_row_count;
     bool streamed, continues;          /* what is being formed */
+    bool looks;                        /* it only reads what the step before has left (step_looks) */
     bool has_workloads, awaits_client; /* awaits_client: it is on a stream of the caller's */
     void *stream;
     uint32_t parts_streamed; /* of the step, submitted one after the other */
@@ -106,8 +109,11 @@ struct steps {
 
     struct step slots[STEPS_IN_FLIGHT];
     unsigned oldest, in_flight; /* slots[oldest], and those behind it */
-    uint64_t number;            /* of the step being formed, or to be formed next */
-    uint64_t submitted_number;  /* of the latest one that was submitted */
+    unsigned in_flight_max;
+    struct poison *poison;          /* NULL: debug.poison is off */
+    struct block_copy *with_poison; /* [copies_max + blocks] likewise: the copies of what is submitted */
+    uint64_t number;                /* of the step being formed, or to be formed next */
+    uint64_t submitted_number;      /* of the latest one that was submitted */
 
     /* of the step being formed */
     struct planner_query *row_room, *rows;   /* [rows_max] given out; as laid out */
@@ -151,13 +157,13 @@ static bool may_continue(struct steps *x)
 struct step *step_begin(struct steps *x)
 {
     bool continues = may_continue(x);
-    if (x->in_flight == STEPS_IN_FLIGHT && !continues)
+    if (x->in_flight == x->in_flight_max && !continues)
         return NULL;
     struct step *s = continues ? latest(x) : &x->slots[(x->oldest + x->in_flight) % STEPS_IN_FLIGHT];
     x->number = x->submitted_number + !continues;
     s->number = x->number;
     s->continues = continues;
-    s->streamed = false;
+    s->streamed = s->looks = false;
     s->pass_count = s->part_count = s->client_plans = 0;
     s->copies.count = 0;
     s->cost_us = 0;
@@ -190,7 +196,18 @@ bool step_stream(struct step *s, void *stream)
 uint32_t step_stream_room(struct steps *x)
 {
     uint32_t left = may_continue(x) ? x->g->layers - latest(x)->parts_streamed : 0;
-    return left + (STEPS_IN_FLIGHT - x->in_flight) * x->g->layers;
+    return left + (x->in_flight_max - x->in_flight) * x->g->layers;
+}
+
+void step_looks(struct step *s)
+{
+    s->looks = true;
+}
+
+void step_vacate(struct steps *x, uint32_t block, uint32_t first)
+{
+    if (x->poison)
+        poison_add(block, first, x->g->block_size, x->poison);
 }
 
 void step_note_request(struct step *s, double waited_us)
@@ -694,12 +711,22 @@ static uint32_t find_uses(struct step *s, const struct attention_pass *passes)
     return n;
 }
 
+/* The copies, behind those by which unwritten slots become NaN. */
+static const struct block_copy *poisoned(struct step *s, uint32_t *count)
+{
+    struct steps *x = s->of;
+    if (!x->poison || s->looks)
+        return s->copies.list;
+    *count = poison_take(x->poison, s->copies.list, *count, x->with_poison);
+    return x->with_poison;
+}
+
 void step_submit(struct step *s)
 {
     struct steps *x = s->of;
     uint32_t copies = FAULTY(FAULT_COPY_SKIPPED) ? 0 : s->copies.count;
     assert(s->number == x->number && copies <= x->copies_max);
-    assert(s->continues ? s == latest(x) : x->in_flight < STEPS_IN_FLIGHT);
+    assert(s->continues ? s == latest(x) : x->in_flight < x->in_flight_max);
     x->submissions++;
     double laid_out_s = clock_s();
     uint32_t steady = order_passes(s);
@@ -709,8 +736,6 @@ void step_submit(struct step *s)
         x->appended |= x->submitted[i].append_count > 0;
     struct attention_step step = {.uses = x->uses,
                                   .use_count = find_uses(s, x->submitted),
-                                  .copies = s->copies.list,
-                                  .copy_count = copies,
                                   .compares = s->compares,
                                   .compare_count = s->compare_count,
                                   .reads = s->reads,
@@ -724,6 +749,8 @@ void step_submit(struct step *s)
                                   .stream = s->stream,
                                   .continues = s->continues};
     step.tables = block_tables_ids(x->tables, &step.stride);
+    step.copies = poisoned(s, &copies);
+    step.copy_count = copies;
     count_copies(s);
     double planned_s = clock_s();
     s->ticket = attention_submit(x->attention, &step);
@@ -993,6 +1020,11 @@ double step_grouping_us(const struct steps *x)
     return x->costs.grouping_us;
 }
 
+const struct poison *step_poison(const struct steps *x)
+{
+    return x->poison;
+}
+
 const char *step_failure(const struct steps *x)
 {
     return attention_failure(x->attention);
@@ -1177,6 +1209,30 @@ static bool make_lists(struct steps *x)
            x->submitted && x->loose && x->uses && x->used_in && x->part_of;
 }
 
+/* Where debug.poison is on: all of the pool is unwritten, whatever was tried in it before. One step at a time, so that what a
+ * step has read can be looked at before the next one writes. */
+static int make_poison(struct steps *x)
+{
+    uint32_t blocks = (uint32_t)x->config->pool_blocks;
+    x->in_flight_max = x->config->poison ? 1 : STEPS_IN_FLIGHT;
+    if (!x->config->poison)
+        return 0;
+    x->with_poison = calloc((size_t)x->copies_max + blocks, sizeof *x->with_poison);
+    if (!x->with_poison || poison_create(blocks, x->g->block_size, &x->poison) != 0)
+        return ATTND_NO_MEMORY;
+    block_tables_set_vacated(x->tables, poison_add, x->poison);
+    log_line(LOG_WARNING, "debug.poison is on: unwritten slots are NaN, outputs are looked at, and one step "
+                          "runs at a time: slow");
+    struct attention_step step = {.copies = x->with_poison};
+    step.tables = block_tables_ids(x->tables, &step.stride);
+    for (uint32_t n = poison_take(x->poison, NULL, 0, x->with_poison); n > 0; n -= step.copy_count) {
+        step.copy_count = smaller(n, POISONED_TOGETHER);
+        attention_await(x->attention, attention_submit(x->attention, &step));
+        step.copies += step.copy_count;
+    }
+    return 0;
+}
+
 int steps_create(const struct steps_options *options, struct steps **result,
                  char error[ATTENTION_ERROR_BYTES])
 {
@@ -1201,7 +1257,7 @@ int steps_create(const struct steps_options *options, struct steps **result,
         x->log.passes = calloc(STEP_LOG_STAMPED, sizeof *x->log.passes);
         rc = x->log.passes ? 0 : ATTND_NO_MEMORY;
     }
-    if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x)))
+    if (rc == 0 && (!make_lists(x) || make_tables(x) != 0 || make_planners(x) || make_poison(x)))
         rc = ATTND_NO_MEMORY;
     if (rc != 0) {
         steps_destroy(x);
@@ -1227,6 +1283,8 @@ void steps_destroy(struct steps *x)
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
         free(lists[i]);
     block_tables_destroy(x->tables);
+    poison_destroy(x->poison);
+    free(x->with_poison);
     if (x->attention)
         attention_close(x->attention);
     roof_deinit(&x->roof);

@@ -36,6 +36,7 @@ enum {
 
 struct steps;
 struct step;
+struct poison;
 
 struct steps_options {
     const struct config *config;             /* borrowed */
@@ -119,6 +120,13 @@ struct step *step_begin(struct steps *steps);
  * one. step_stream_room: for how many more steps, or parts of steps, that are streamed there is room now. */
 bool step_stream(struct step *step, void *stream);
 uint32_t step_stream_room(struct steps *steps);
+
+/* With debug.poison. step_looks: the step being formed consists of reads, which see what the step before has left; slots
+ * that have been given back since are marked as unwritten by the next one. step_vacate: slots from `first` on of a block that
+ * is held hold nothing, though they may have been written. Without debug.poison both do nothing. */
+void step_looks(struct step *step);
+void step_vacate(struct steps *steps, uint32_t block, uint32_t first);
+const struct poison *step_poison(const struct steps *steps); /* for tests */
 
 /* The number of the step that is being formed, for the allocator. */
 uint64_t step_number(const struct steps *steps);

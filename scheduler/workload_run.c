@@ -30,7 +30,9 @@
 #include "scheduler/workload_run.h"
 
 #include "allocator/prefix_index.h"
+#include "config/log.h"
 #include "config/numbers.h"
+#include "kernels/numeric.h"
 #include "kernels/thread_pool.h"
 #include "scheduler/history.h"
 #include "scheduler/inspect.h"
@@ -1237,6 +1239,21 @@ static void hash_rows(uint32_t worker, void *cookie)
         thread_pool_barrier(d->helpers);
 }
 
+/* With debug.poison: an output that is not finite has seen a slot that nobody has written, and the workload is not good,
+ * whatever is sampled of it. */
+static void look_at_output(const struct workload_run *d, struct workload *w, const struct output_row *row,
+                           uint32_t layer, const uint8_t *output)
+{
+    size_t n = (size_t)d->g->query_heads * d->g->head_dim;
+    if (isnan(w->report.verify_error) || numeric_first_nonfinite(d->g->dtype, output, n) == n)
+        return;
+    w->report.verify_error = (double)NAN;
+    log_line(LOG_ERROR,
+             "workload %llu: o of sequence %u, position %u, layer %u is NaN: it has seen a slot that nobody "
+             "has written",
+             (unsigned long long)w->report.id, row->ordinal, row->position, layer);
+}
+
 /* The outputs of a step go into the digests, and aside where they will be verified. */
 static void collect(struct workload_run *d, const struct slice *slice)
 {
@@ -1251,6 +1268,8 @@ static void collect(struct workload_run *d, const struct slice *slice)
         struct workload *w = row->w;
         uint32_t layer = slice->first_layer + (uint32_t)(at / slice->rows);
         workload_digest(w, d->hashes[at]);
+        if (d->config->poison)
+            look_at_output(d, w, row, layer, slice->outputs + at * d->row_bytes);
         if (w->kept)
             workload_outputs_put(w->kept, (struct workload_output){row->ordinal, row->position, layer},
                                  slice->outputs + at * d->row_bytes);
@@ -1437,11 +1456,12 @@ static void note_round(struct workload_run *d, const struct round *f)
 
 void workload_run_retire(struct workload_run *d, const struct step *step)
 {
-    const struct slice *slice = &d->slices[step_slot(step)];
+    struct slice *slice = &d->slices[step_slot(step)];
     struct round *f = slice->round;
     if (!f)
         return;
     collect(d, slice);
+    slice->round = NULL;
     note_step(d, f, step);
     history_touch(d->o.state);
     if (--f->in_flight > 0 || f->next_layer < d->g->layers)

@@ -106,6 +106,9 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_uint(w, "blocks", config->pool_blocks);
     json_uint(w, "bytes_per_block", geometry_block_bytes(&config->geometry));
     json_close(w, '}');
+    json_open(w, "debug", '{');
+    json_bool(w, "poison", config->poison != 0);
+    json_close(w, '}');
     json_open(w, "limits", '{');
     json_uint(w, "connections", config->limits.connections);
     json_uint(w, "json_bytes", HTTP_JSON_BYTES_MAX);
@@ -475,6 +478,7 @@ static const struct api_schema schemas[] = {
      "query_heads:uint "
      "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
      "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
+     "debug:{poison:bool} "
      "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
      "header_bytes:uint "
      "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "

@@ -26,9 +26,9 @@ static void make_ascii(char *text)
         *text = (unsigned char)*text < 0x80 ? *text : '?';
 }
 
-/* The problem's body. `place`: NULL, it is none in particular; `moved_to`: NULL, nowhere. */
+/* The problem's body. `place`: NULL, it is none in particular; `moved_to`: NULL, nowhere; `more`: NULL, there is no more. */
 static void write_problem(struct http_exchange *x, int status, struct place *place, const char *moved_to,
-                          char *detail)
+                          char *detail, http_more_fn more, const void *cookie)
 {
     char type[64], all[704];
     struct json_writer *w = &x->reply;
@@ -56,6 +56,8 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     json_string(w, "request_id", x->head.id);
     if (moved_to)
         json_string(w, "moved_to", moved_to);
+    if (more)
+        more(w, cookie);
     if (place) {
         json_open(w, "errors", '[');
         json_open(w, NULL, '{');
@@ -77,14 +79,22 @@ void http_problem(struct http_exchange *x, int status, const char *format, ...)
     va_start(args, format);
     vsnprintf(detail, sizeof detail, format, args);
     va_end(args);
-    write_problem(x, status, NULL, NULL, detail);
+    write_problem(x, status, NULL, NULL, detail, NULL, NULL);
+}
+
+void http_problem_with(struct http_exchange *x, int status, const char *detail, http_more_fn more,
+                       const void *cookie)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", detail);
+    write_problem(x, status, NULL, NULL, text, more, cookie);
 }
 
 void http_problem_moved(struct http_exchange *x, const char *detail, const char *moved_to)
 {
     char text[512];
     snprintf(text, sizeof text, "%s%s%s", detail, moved_to ? " to " : "", moved_to ? moved_to : "");
-    write_problem(x, ATTND_MOVED, NULL, moved_to, text);
+    write_problem(x, ATTND_MOVED, NULL, moved_to, text, NULL, NULL);
 }
 
 static void place_problem(struct http_exchange *x, int status, bool of_query, const char *name,
@@ -94,7 +104,7 @@ static void place_problem(struct http_exchange *x, int status, bool of_query, co
     struct place place = {.of_query = of_query};
     snprintf(detail, sizeof detail, "%s", wants);
     snprintf(place.name, sizeof place.name, "%s", name);
-    write_problem(x, status, &place, NULL, detail);
+    write_problem(x, status, &place, NULL, detail, NULL, NULL);
 }
 
 void http_problem_at(struct http_exchange *x, int status, const char *pointer, const char *wants)

@@ -21,6 +21,11 @@ void http_problem_of_query(struct http_exchange *x, int status, const char *name
 /* http_problem_moved: likewise, of what is elsewhere now: `moved_to` says where; NULL: that is not known. */
 void http_problem_moved(struct http_exchange *x, const char *detail, const char *moved_to);
 
+/* http_problem_with: likewise, with members that `more` writes. */
+typedef void (*http_more_fn)(struct json_writer *w, const void *cookie);
+void http_problem_with(struct http_exchange *x, int status, const char *detail, http_more_fn more,
+                       const void *cookie);
+
 /* How the bytes behind a head come. */
 enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };
 

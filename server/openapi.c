@@ -437,9 +437,12 @@ static void write_operation(struct json_writer *w, const struct route *route)
 
 /* ---- components ---------------------------------------------------------------------------------- */
 
-static const char problem[] = "{type:text title:text status:uint detail:text code:text request_id:text "
-                              "moved_to?:text errors?:[{pointer?:text "
-                              "parameter?:text detail:text}]}";
+static const char problem[] =
+    "{type:text title:text status:uint detail:text code:text request_id:text "
+    "moved_to?:text errors?:[{pointer?:text "
+    "parameter?:text detail:text}] "
+    "unwritten?:{row:uint layer:uint table?:uint sequence?:id position:uint block:uint "
+    "slot:uint slots:uint blocks:uint owners:[{id:id? key:text? since:uint until:uint?}]}}";
 
 /* What answers with that status say, and which codes there are. */
 static void write_problem_response(struct json_writer *w, int http_status)

@@ -789,6 +789,55 @@ static bool goes_on(const struct daemon_state *daemon, const struct request *req
            !(daemon->draining && !answer_of(request)->cancels);
 }
 
+/* What the name of a key is; NULL: there is none. */
+static const char *name_of_key(struct keys *keys, uint64_t id)
+{
+    unsigned at = 0;
+    const struct api_key *key = NULL;
+    while (keys && id && (key = keys_next(keys, &at)) && key->id != id) {
+    }
+    return keys && id && key ? key->name : NULL;
+}
+
+/* Which slot an output has seen that nobody has written, and who has had its block. */
+static void write_unwritten(struct json_writer *w, const void *cookie)
+{
+    const struct request *request = cookie;
+    const struct request_unwritten *u = request->unwritten;
+    json_open(w, "unwritten", '{');
+    json_uint(w, "row", u->row);
+    json_uint(w, "layer", u->layer);
+    json_uint(w, request->kind == REQUEST_PAGED ? "table" : "sequence", u->id);
+    json_uint(w, "position", u->position);
+    json_uint(w, "block", u->block);
+    json_uint(w, "slot", u->slot);
+    json_uint(w, "slots", u->slots);
+    json_uint(w, "blocks", u->blocks);
+    json_open(w, "owners", '[');
+    for (uint32_t i = 0; i < u->owner_count; i++) {
+        const struct block_owner *owner = &u->owners[i];
+        const char *name =
+            owner->foreign ? "other" : name_of_key(answer_of(request)->daemon->keys, owner->key);
+        json_open(w, NULL, '{');
+        if (owner->foreign)
+            json_null(w, "id");
+        else
+            json_uint(w, "id", owner->id);
+        if (name)
+            json_string(w, "key", name);
+        else
+            json_null(w, "key");
+        json_uint(w, "since", owner->since);
+        if (owner->until)
+            json_uint(w, "until", owner->until);
+        else
+            json_null(w, "until");
+        json_close(w, '}');
+    }
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
 /* Write the answer of a request: a problem when it failed, else what its route promises. */
 static void write_answer(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
@@ -797,6 +846,8 @@ static void write_answer(struct http_exchange *x, const struct request *request,
     x->http_status = answer->http_status;
     if (request->status == ATTND_MOVED)
         http_problem_moved(x, request->detail, request->moved_to);
+    else if (request->status == ATTND_UNWRITTEN && request->unwritten)
+        http_problem_with(x, request->status, request->detail, write_unwritten, request);
     else if (request->status != 0)
         http_problem(x, request->status, "%s", request->detail);
     else if (answer->render)

@@ -72,6 +72,7 @@ class InternalError(Error, RuntimeError):
 _CLASSES = {
     'invalid': InvalidError,
     'malformed': InvalidError,
+    'unwritten': InvalidError,
     'unsupported': UnsupportedError,
     'not_found': NotFoundError,
     'gone': NotFoundError,
