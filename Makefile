@@ -225,7 +225,7 @@ WATCHED := malloc calloc aligned_alloc free \
            block_pool_create block_pool_acquire block_pool_retain block_pool_release block_pool_publish \
            block_pool_unpublish block_pool_retire block_pool_trim \
            swap_ledger_init swap_ledger_park swap_ledger_unpark swap_ledger_detach swap_ledger_attach \
-           step_begin step_skip step_submit step_retire \
+           step_begin step_skip step_submit step_retire unwritten_is_seen \
            reservation_run reservation_run_fork reservation_note_run reservation_end_run \
            workload_release workload_destroy sequence_ops_add_lease swapping_create sequences_note_reaped backend_ops_parameters log_line
 

@@ -21,18 +21,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS = 0x57e4 };
+enum { STREAMS = 0x57e4, POISONED = 0xdead, POISONED_SEEDS = 8 };
 
 enum {
     SPINS_MOST = 1000,       /* turns that do nothing although there is something to do */
     WAIT_STEPS_MOST = 20000, /* that a request waits while others are served */
     WIND_UP_TURNS = 500000,
-    LOOK_TURNS = 64,   /* between two looks for requests that wait too long */
-    FAMILIES = 8,      /* one seed in so many has many forks and few blocks */
-    STEP_US = 20000,   /* scheduler.step_us_max and */
-    SHARED_US = 2000,  /* step_us_shared, unless they are set; the latter is never more than the former */
-    REQUESTS_PART = 4, /* a turn has for requests that no step computes two such parts of step_us_shared, */
-    ENDS_PART = 8,     /* and for what workloads end and admit, of step_us_max */
+    UNWRITTEN_TURNS = 7, /* between two looks at what is left in blocks that nobody has */
+    LOOK_TURNS = 64,     /* between two looks for requests that wait too long */
+    FAMILIES = 8,        /* one seed in so many has many forks and few blocks */
+    STEP_US = 20000,     /* scheduler.step_us_max and */
+    SHARED_US = 2000,    /* step_us_shared, unless they are set; the latter is never more than the former */
+    REQUESTS_PART = 4,   /* a turn has for requests that no step computes two such parts of step_us_shared, */
+    ENDS_PART = 8,       /* and for what workloads end and admit, of step_us_max */
     ADMITS_PART = 4,
     FILE_LONGEST = 60, /* blocks of a sequence, where there is a file for swapped ones */
     LONG = 25,         /* one seed in so many has long sequences, */
@@ -137,6 +138,8 @@ static void choose_limits(struct settings *s, uint32_t block_size)
     set(s, "scheduler.slow_step_ms", 0);
     s->list[s->count++] = below(2) ? "scheduler.admission=optimistic" : "scheduler.admission=forecast";
     set_text(s, "scheduler.sharing", config_sharing_names[below(3)]);
+    if (sim_mix(sim.seed ^ POISONED) % POISONED_SEEDS == 0)
+        set_text(s, "debug.poison", "on");
 }
 
 static void make_config(void)
@@ -335,6 +338,8 @@ static bool turn(void)
     client_idle_check();
     if (++sim.seen.turns % LOOK_TURNS == 0)
         check_waits();
+    if (sim.seen.turns % UNWRITTEN_TURNS == 0)
+        watched_blocks_check_unwritten();
     return episode_pass_time(worked, clients_next_s());
 }
 

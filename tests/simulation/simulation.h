@@ -96,6 +96,7 @@ enum {
     XX(refusals, "refusals for want of blocks looked at")                                                    \
     XX(busy, "workloads refused since there are too many")                                                   \
     XX(scarce, "engines that found no memory")                                                               \
+    XX(unwritten, "blocks found unwritten: free ones, and ends of others")                                   \
     XX(changes, "changes replayed from the log")                                                             \
     XX(pasts, "states of the past compared")                                                                 \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \

@@ -7,7 +7,8 @@
  *              copies, comparisons, reads and merges of states, then pass by pass appends and attention,
  *              work tile by work tile as the plan has them
  *
- * Every slot is UNWRITTEN until something is put there, and reading it is a fault. */
+ * Every slot is UNWRITTEN until something is put there, and reading it is a fault. With debug.poison a slot is UNWRITTEN only
+ * where a copy made it so, and LEFT where nobody did: at the start, and behind the slots of copies and swaps. */
 #include "tests/simulation/symbolic_backend.h"
 
 #include "kernels/backend.h"
@@ -34,6 +35,7 @@ enum {
 
 #define UNWRITTEN UINT64_MAX
 #define CLEARED   0
+#define LEFT      UINT64_C(0xfefefefefefefefe)
 
 /* A step that was submitted and not computed. */
 struct pending {
@@ -193,18 +195,36 @@ static bool is_swap(const struct block_copy *copy)
     return copy->kind == COPY_SWAP_OUT || copy->kind == COPY_SWAP_IN;
 }
 
+/* Slots become UNWRITTEN. */
+static void run_poison(struct symbolic_backend *b, const struct block_copy *copy)
+{
+    if (copy->slots == 0 || copy->from + copy->slots > b->o.geometry->block_size)
+        sim_fail("slots %u and %u more become unwritten", copy->from, copy->slots);
+    for (uint32_t layer = 0; layer < b->o.geometry->layers; layer++) {
+        uint64_t *slots = slots_of(b, false, layer, copy->to);
+        for (uint32_t i = copy->from; i < copy->from + copy->slots; i++)
+            slots[i] = UNWRITTEN;
+    }
+}
+
 /* What stands behind the slots that are copied is not to be read. */
 static void run_copy(struct symbolic_backend *b, const struct block_copy *copy)
 {
     uint32_t size = b->o.geometry->block_size;
+    if (copy->kind == COPY_POISON) {
+        run_poison(b, copy);
+        return;
+    }
     if (copy->slots > size)
         sim_fail("a copy of %u slots of %u", copy->slots, size);
     for (uint32_t layer = 0; layer < b->o.geometry->layers; layer++) {
         uint64_t *to = slots_of(b, copy->kind == COPY_SWAP_OUT, layer, copy->to);
         const uint64_t *from =
             copy->kind == COPY_CLEAR ? NULL : slots_of(b, copy->kind == COPY_SWAP_IN, layer, copy->from);
-        for (uint32_t i = 0; i < size; i++)
-            to[i] = i >= copy->slots ? UNWRITTEN : from ? from[i] : CLEARED;
+        for (uint32_t i = 0; i < size; i++) {
+            uint64_t behind = !sim.config.poison ? UNWRITTEN : copy->kind == COPY_BLOCK ? to[i] : LEFT;
+            to[i] = i >= copy->slots ? behind : from ? from[i] : CLEARED;
+        }
     }
     sim.seen.copies += copy->kind == COPY_BLOCK;
     sim.seen.swaps_out += copy->kind == COPY_SWAP_OUT;
@@ -297,10 +317,12 @@ static uint64_t fold(struct symbolic_backend *b, const struct pending *p, uint32
     for (*keys = at < end ? end - at : 0; at < end;) {
         const uint64_t *slots = slots_of(b, false, layer, table[at / size]);
         for (uint32_t i = at % size; i < size && at < end; i++, at++) {
-            if (slots[i] == UNWRITTEN)
+            bool may = sim.config.poison &&
+                       work_tile->table >= sim.config.limits.sequences; /* a lease's: its model has 0 */
+            if (slots[i] == UNWRITTEN && !may)
                 sim_fail("step %llu, layer %u: position %u of row %u (block %u) is read before it is written",
                          (unsigned long long)p->ticket, layer, at, work_tile->table, table[at / size]);
-            sum += symbolic_term(slots[i], at);
+            sum += symbolic_term(slots[i] == UNWRITTEN ? CLEARED : slots[i], at);
         }
     }
     return sum;
@@ -634,8 +656,8 @@ static bool touches(const struct pending *p, uint32_t block)
 {
     for (uint32_t i = 0; i < p->copy_count; i++) {
         const struct block_copy *c = &p->copies[i];
-        if ((c->kind != COPY_SWAP_IN && c->kind != COPY_CLEAR && c->from == block) ||
-            (c->kind != COPY_SWAP_OUT && c->to == block))
+        bool reads = c->kind == COPY_BLOCK || c->kind == COPY_SWAP_OUT;
+        if ((reads && c->from == block) || (c->kind != COPY_SWAP_OUT && c->to == block))
             return true;
     }
     for (uint32_t use = 0; use < p->use_count; use++) {
@@ -746,7 +768,9 @@ static void symbolic_submit(struct attention *attention, const struct attention_
     }
     b->free_s = (b->free_s > sim.now_s ? b->free_s : sim.now_s) + p->busy_s;
     /* the scheduler awaits steps of operations alone, and virtual time stands still meanwhile */
-    bool awaited = (p->compare_count || p->read_count || p->merge_count) && !p->copy_count && !p->pass_count;
+    bool marks = p->copy_count && p->copies[0].kind == COPY_POISON && !sim.engine; /* at the start */
+    bool awaited = (marks || ((p->compare_count || p->read_count || p->merge_count) && !p->copy_count)) &&
+                   !p->pass_count;
     whole->done_s = b->conduct.at_once || (awaited && p == whole) ? sim.now_s : b->free_s;
     sim.seen.steps += p == whole;
 }
@@ -790,6 +814,16 @@ double symbolic_backend_done_s(void)
 {
     const struct symbolic_backend *b = current;
     return b->done == b->base.submitted ? -1 : b->pending[(b->done + 1) % ATTENTION_STEPS_IN_FLIGHT].done_s;
+}
+
+bool symbolic_backend_is_unwritten(uint32_t block, uint32_t first)
+{
+    bool is = true;
+    for (uint32_t layer = 0; layer < current->o.geometry->layers; layer++) {
+        for (uint32_t i = first; i < current->o.geometry->block_size; i++)
+            is &= slots_of(current, false, layer, block)[i] == UNWRITTEN;
+    }
+    return is;
 }
 
 uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot)
@@ -922,7 +956,7 @@ int symbolic_backend_open(const struct attention_options *options, struct attent
     b->conduct = symbolic_backend_conduct;
     b->random = b->conduct.seed;
     b->appended = UINT64_MAX;
-    b->pool = make(slots * options->blocks, sizeof *b->pool, 0xff);
+    b->pool = make(slots * options->blocks, sizeof *b->pool, sim.config.poison ? 0xfe : 0xff);
     b->host = make(slots * options->host_blocks, sizeof *b->host, 0xff);
     b->tables = make((size_t)options->table_rows * options->table_stride, sizeof *b->tables, 0xff);
     b->known = make(options->table_rows, sizeof *b->known, 0);

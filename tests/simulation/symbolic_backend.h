@@ -73,6 +73,9 @@ void symbolic_backend_given_up(void);
 uint64_t symbolic_backend_tests(void);
 uint64_t symbolic_backend_roofs(void);
 
+/* Whether slots from `first` on of a block were made unwritten, and nothing was put there since. */
+bool symbolic_backend_is_unwritten(uint32_t block, uint32_t first);
+
 /* The tag that stands in a slot of the pool now. */
 uint64_t symbolic_backend_tag(uint32_t layer, uint32_t block, uint32_t slot);
 

@@ -48,6 +48,10 @@ void watched_history_turn(void);
 /* watch_hung_s: when a step was last found to hang. */
 double watch_hung_s(void);
 
+/* watched_blocks_check_unwritten: with debug.poison, while no step is in flight: every block that is free, and of those that
+ * are held by sequences what is behind their fill, is unwritten or will be with the next step. */
+void watched_blocks_check_unwritten(void);
+
 /* watched_blocks_leased: these blocks of the pool are a lease's now. watched_blocks_may_write: whether a
  * step that is submitted may write to a block: nobody else holds it, and it is not published (I5, I6). A
  * round that began before its sequence was forked (`forked`) goes on where the child has nothing. */
