@@ -656,6 +656,49 @@ START_TEST(nothing_is_written_to_a_stream)
 }
 END_TEST
 
+/* With debug.poison: of a lease in which five slots are written, six are read. */
+START_TEST(unwritten_slots_are_told)
+{
+    enum { WRITTEN = 5 };
+    static float k[WRITTEN * KV_ROW], v[WRITTEN * KV_ROW], q[Q_ROW], o[Q_ROW];
+    static const int64_t slots[WRITTEN] = {0, 1, 2, 3, 4};
+    static const int32_t table[2] = {0, 1};
+    struct tensor tk, tv, tq, to;
+    uint32_t blocks[2];
+    uint64_t lease;
+    int32_t length = WRITTEN;
+    const char *backend = getenv("BACKEND");
+    char setting[64];
+    const char *const settings[] = {"debug.poison=on", setting};
+    const struct attnd_options options = {.size = sizeof options,
+                                          .configuration = geometry,
+                                          .settings = settings,
+                                          .setting_count = backend ? 2 : 1};
+    struct attnd *own = NULL;
+    snprintf(setting, sizeof setting, "backend.name=%s", backend ? backend : "");
+    ck_good(attnd_open(&options, &own));
+    ck_good(attnd_lease(own, 2, &lease, blocks));
+    ck_assert_uint_eq(blocks[0] + 2 * blocks[1], 2);
+    const struct attnd_paged_rows rows = {.size = sizeof rows,
+                                          .lease = lease,
+                                          .layer = 1,
+                                          .sequences = 1,
+                                          .columns = 2,
+                                          .block_tables = table,
+                                          .context_lens = &length,
+                                          .slot_mapping = slots,
+                                          .tokens = WRITTEN,
+                                          .q = tensor(&tq, q, 3, 1, QUERY_HEADS, DIM, 0),
+                                          .k = tensor(&tk, k, 3, WRITTEN, KV_HEADS, DIM, 0),
+                                          .v = tensor(&tv, v, 3, WRITTEN, KV_HEADS, DIM, 0),
+                                          .o = tensor(&to, o, 3, 1, QUERY_HEADS, DIM, 0)};
+    ck_good(attnd_paged(own, &rows, NULL));
+    length++;
+    ck_fails(attnd_paged(own, &rows, NULL), ATTND_ERR_INVALID, "position 5 in slot 1 of block 1");
+    attnd_close(own);
+}
+END_TEST
+
 /* float32 goes to a geometry of 16 bits and comes back. */
 START_TEST(float32_is_converted)
 {
@@ -777,6 +820,7 @@ int main(void)
     tcase_add_test(structs, structs_have_the_size_that_the_caller_knows);
     tcase_add_test(without, opening_says_what_is_wrong);
     tcase_add_test(without, nothing_is_written_to_a_stream);
+    tcase_add_test(without, unwritten_slots_are_told);
     tcase_add_test(without, float32_is_converted);
     tcase_add_test(without, shapes_of_kernels_are_looked_at);
     tcase_set_timeout(structs, TIMEOUT_S);
