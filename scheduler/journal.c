@@ -63,6 +63,19 @@ static const char *const kind_names[JOURNAL_KINDS] = {"nothing",
                                                       "answer",
                                                       "end"};
 
+const char *journal_kind_name(enum journal_kind kind)
+{
+    return kind_names[kind];
+}
+
+const char *const *journal_value_names(enum journal_kind kind)
+{
+    return kind == JOURNAL_STEP      ? step_names
+           : kind == JOURNAL_RETIRED ? retired_names
+           : kind == JOURNAL_ANSWER  ? answer_names
+                                     : NULL;
+}
+
 struct journal {
     bool token_ids;
     uint64_t key; /* of hashes */
@@ -75,10 +88,7 @@ struct journal {
     bool turn_pending;
     enum journal_kind last;        /* that was put */
     uint32_t asked[JOURNAL_KINDS]; /* facts, since the last record but a turn's, or the begin of the turn */
-    struct turn {
-        double now_s;
-        uint8_t keeps_all, stopping, zero[6];
-    } turn;
+    struct journal_turn turn;
     uint8_t *ring; /* [RING_BYTES] */
     _Atomic uint64_t head, tail;
     uint64_t tail_seen; /* the engine's copy */
@@ -254,12 +264,12 @@ void journal_turn(struct journal *j, double *now_s, bool *keeps_all, bool *stopp
     if (!j)
         return;
     if (!j->checks) {
-        j->turn = (struct turn){*now_s, *keeps_all, *stopping, {0}};
+        j->turn = (struct journal_turn){*now_s, *keeps_all, *stopping, {0}};
         j->turn_pending = true;
         memset(j->asked, 0, sizeof j->asked);
         return;
     }
-    struct turn turn;
+    struct journal_turn turn;
     if (!expect(j, JOURNAL_TURN, "a turn"))
         return;
     if (j->next.n != sizeof turn) {
@@ -370,15 +380,9 @@ bool journal_tested(struct journal *j, bool done)
     return fact(j, JOURNAL_TESTED, done);
 }
 
-struct done {
-    uint64_t step;
-    double busy_s, idle_s;
-    uint32_t count, zero;
-};
-
 bool journal_peek_done(const struct journal *j, struct journal_step_done *to)
 {
-    struct done done;
+    struct journal_done done;
     if (!journal_next_is(j, JOURNAL_DONE) || j->next.n < sizeof done)
         return false;
     memcpy(&done, j->next.payload, sizeof done);
@@ -407,7 +411,7 @@ void journal_done(struct journal *j, const struct step *step)
     uint32_t count;
     const struct kv_compare *compares = step_compares(step, &count);
     struct attention_times times = step_times(step);
-    const struct done done = {step_figures(step).number, times.busy_s, times.idle_s, count, 0};
+    const struct journal_done done = {step_figures(step).number, times.busy_s, times.idle_s, count, 0};
     memcpy(j->scratch, &done, sizeof done);
     for (uint32_t i = 0; i < count; i++)
         memcpy(j->scratch + sizeof done + i * sizeof *compares[i].equal, compares[i].equal,
@@ -618,7 +622,7 @@ void journal_begin(struct journal *j, const struct journal_begin *begin, const c
 {
     if (!j || j->checks)
         return;
-    char text[64] = "";
+    char text[JOURNAL_VERSION_BYTES] = "";
     snprintf(text, sizeof text, "%s", version);
     size_t n = strlen(settings) + 1;
     assert(sizeof *begin + sizeof text + n < JOURNAL_RECORD_BYTES);
@@ -628,14 +632,22 @@ void journal_begin(struct journal *j, const struct journal_begin *begin, const c
     put(j, JOURNAL_BEGIN, j->scratch, (uint32_t)(sizeof *begin + sizeof text + n));
 }
 
-const char *journal_settings(const struct journal *j, struct journal_begin *begin)
+const char *journal_read_begin(const struct journal_record *record, struct journal_begin *begin,
+                               const char **version)
 {
-    enum { VERSION_BYTES = 64 };
-    const uint8_t *payload = j->next.payload;
-    if (j->next.kind != JOURNAL_BEGIN || j->next.n <= sizeof *begin + VERSION_BYTES || payload[j->next.n - 1])
+    const uint8_t *payload = record->payload;
+    if (record->kind != JOURNAL_BEGIN || record->n <= sizeof *begin + JOURNAL_VERSION_BYTES ||
+        payload[record->n - 1] || payload[sizeof *begin + JOURNAL_VERSION_BYTES - 1])
         return NULL;
     memcpy(begin, payload, sizeof *begin);
-    return (const char *)payload + sizeof *begin + VERSION_BYTES;
+    if (version)
+        *version = (const char *)payload + sizeof *begin;
+    return (const char *)payload + sizeof *begin + JOURNAL_VERSION_BYTES;
+}
+
+const char *journal_settings(const struct journal *j, struct journal_begin *begin)
+{
+    return journal_read_begin(&j->next, begin, NULL);
 }
 
 void journal_end(struct journal *j, const char *reason)

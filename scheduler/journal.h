@@ -37,6 +37,26 @@ enum journal_kind {
     JOURNAL_KINDS
 };
 
+/* What records consist of, for who reads them: journal_print.c. A request is journal_request.h's. */
+enum { JOURNAL_VERSION_BYTES = 64 };
+
+struct journal_turn {
+    double now_s;
+    uint8_t keeps_all, stopping, zero[6];
+};
+
+/* Of a step that is done; `count` 32-bit results of comparisons follow. */
+struct journal_done {
+    uint64_t step;
+    double busy_s, idle_s;
+    uint32_t count, zero;
+};
+
+/* journal_kind_name: in words. journal_value_names: of the 64-bit values of an effect, in their order, ending with NULL; the last name
+ * is that of a list. NULL: a record of that kind is none of an effect. Constant; any thread. */
+const char *journal_kind_name(enum journal_kind kind);
+const char *const *journal_value_names(enum journal_kind kind);
+
 struct journal;
 
 struct journal_options {
@@ -113,6 +133,11 @@ struct journal_check {
 struct journal_check journal_check(const struct journal *journal);
 const char *journal_settings(const struct journal *journal,
                              struct journal_begin *begin); /* of its first record */
+
+/* journal_read_begin: a first record as it was read. Its settings, within the record, with what was measured and, if wanted, the
+ * version; NULL: it is none of this version. Any thread. */
+const char *journal_read_begin(const struct journal_record *record, struct journal_begin *begin,
+                               const char **version);
 
 /* journal_end_turn: a turn is over: what was recorded of it has been met. */
 void journal_end_turn(struct journal *journal);

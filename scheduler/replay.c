@@ -117,9 +117,8 @@ static void run(struct engine *engine, struct journal *journal)
     }
 }
 
-/* The configuration that was recorded, in which nothing is written and no client comes in. */
-static int load(const char *settings, const struct journal_begin *begin, struct config *config,
-                char reason[JOURNAL_REASON_BYTES])
+int replay_config(const char *settings, const struct journal_begin *begin, struct config *config,
+                  char reason[JOURNAL_REASON_BYTES])
 {
     char blocks[64], error[CONFIG_ERROR_BYTES], *none[] = {NULL};
     snprintf(blocks, sizeof blocks, "pool.blocks=%llu", (unsigned long long)begin->pool_blocks);
@@ -145,7 +144,7 @@ static int check_all(struct journal *journal, struct journal_check *check, char 
         return ATTND_INVALID;
     }
     char *copy = strdup(settings);
-    int rc = copy ? load(copy, &begin, &config, reason) : ATTND_NO_MEMORY;
+    int rc = copy ? replay_config(copy, &begin, &config, reason) : ATTND_NO_MEMORY;
     free(copy);
     if (rc != 0)
         return rc;

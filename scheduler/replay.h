@@ -12,4 +12,9 @@
  * or is damaged; ATTND_NO_MEMORY. `reason` has a sentence, but for 0. One at a time in a process. */
 MUST_USE int replay_check(const char *path, struct journal_check *check, char reason[JOURNAL_REASON_BYTES]);
 
+/* replay_config: the configuration that a journal's first record says (journal_read_begin()), with the pool that the daemon had; nothing is
+ * written by it, and no client comes in. Returns 0, or ATTND_INVALID or ATTND_NO_MEMORY with a sentence and nothing to free. */
+MUST_USE int replay_config(const char *settings, const struct journal_begin *begin, struct config *config,
+                           char reason[JOURNAL_REASON_BYTES]);
+
 #endif

@@ -6,6 +6,7 @@
 #include "config/host_memory.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
+#include "scheduler/journal_print.h"
 #include "scheduler/replay.h"
 #include "scheduler/staging.h"
 #include "server/http_connection.h"
@@ -49,6 +50,7 @@ enum action {
     ACTION_COMPILE_KERNELS,
     ACTION_DESCRIBE,
     ACTION_REPLAY_CHECK,
+    ACTION_JOURNAL_PRINT,
     ACTION_HELP,
     ACTION_VERSION
 };
@@ -60,7 +62,7 @@ struct options {
     const char *file;
     const char *arch;     /* to compile kernels for */
     const char *describe; /* which table */
-    const char *journal;  /* to be checked */
+    const char *journal;  /* to be checked, or printed */
     const char *sets[SETS_MAX];
     size_t set_count;
     char backend[64];                         /* --backend, as the --set that it stands for, */
@@ -145,6 +147,7 @@ static void print_help(void)
          "  --check-config     check it, print the memory arithmetic, exit\n"
          "  --replay-check PATH   run a journal (a folder, or one of its files) again, compare every id and "
          "count, exit\n"
+         "  --journal-print PATH   print a journal, a line of JSON a record, exit\n"
          "  --print-config     print the effective configuration and where each value came from, exit\n"
          "  --compile-kernels --arch ARCH\n"
          "                     compile the CUDA kernels for the configured geometry and sm_75, sm_80, "
@@ -218,6 +221,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
         {"arch", required_argument, NULL, 'a'},
         {"describe", required_argument, NULL, 'D'},
         {"replay-check", required_argument, NULL, 'r'},
+        {"journal-print", required_argument, NULL, 'j'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
@@ -258,7 +262,8 @@ static bool parse_options(int argc, char **argv, struct options *options)
             options->describe = optarg;
             break;
         case 'r':
-            options->action = ACTION_REPLAY_CHECK;
+        case 'j':
+            options->action = c == 'r' ? ACTION_REPLAY_CHECK : ACTION_JOURNAL_PRINT;
             options->journal = optarg;
             break;
         case 'v':
@@ -1131,6 +1136,16 @@ static enum exit_code check_replay(const char *path)
     return rc == 0 ? EXIT_OK : rc == 1 ? EXIT_RUNTIME : EXIT_UNAVAILABLE;
 }
 
+static enum exit_code print_journal(const char *path)
+{
+    char reason[JOURNAL_REASON_BYTES];
+    log_init(LOG_ERROR, LOG_TEXT);
+    int rc = journal_print(path, stdout, reason);
+    if (rc != 0)
+        fprintf(stderr, "attnd: %s\n", reason);
+    return rc == 0 ? EXIT_OK : EXIT_UNAVAILABLE;
+}
+
 static enum exit_code run(const struct options *options)
 {
     extern char **environ;
@@ -1189,6 +1204,8 @@ int main(int argc, char **argv)
     }
     if (options.action == ACTION_REPLAY_CHECK)
         return check_replay(options.journal);
+    if (options.action == ACTION_JOURNAL_PRINT)
+        return print_journal(options.journal);
     enum exit_code code = run(&options);
     if (code != EXIT_RUNTIME && code != EXIT_UNAVAILABLE)
         return code;

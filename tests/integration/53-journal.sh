@@ -26,6 +26,13 @@ expect 'every id and count is the same' 'ok 0' "${said%%:*} $?"
 expect 'attnctl has the daemon do it' "$said" "$("$(dirname "$ATTND")/attnctl" replay --check "$J")"
 # shellcheck disable=SC2012 # names are known
 expect 'a file of it names it, too' "$said" "$(check "$(ls "$J"/*.journal | tail -n 1)")"
+"$ATTND" --journal-print "$J" >"$WORK/lines"
+expect 'it is printed' 0 $?
+expect 'a line of JSON a record, in their order' "$(sed 's/^ok: \([0-9]*\) records, \([0-9]*\) turns, \([0-9]*\) requests, \([0-9]*\) steps.*/\1 \2 \3 \4 true/' <<<"$said")" \
+    "$(jq -rs '[length, (map(.kind) | map(select(. == "turn")), map(select(. == "request")), map(select(. == "step done")) | length),
+        ([.[].record] == [range(length)])] | map(tostring) | join(" ")' "$WORK/lines")"
+expect 'every request that was answered is there' true "$(jq -s '[.[] | select(.kind == "request") | .request] as $asked | [.[] | select(.kind == "answer") | .request] - $asked == []' "$WORK/lines")"
+expect 'with its configuration' '4 40' "$(head -n 1 "$WORK/lines" | jq -r '"\(.geometry.block_size) \(.settings.pool.blocks)"')"
 
 # ---- damaged
 files=("$J"/*.journal)
@@ -37,6 +44,9 @@ cp "$last" "$WORK/last"
 for cut in 1 2 3 4 5; do
     truncate -s $(($(stat -c %s "$WORK/last") * cut / 7 + cut)) "$last"
     expect "cut off, what is whole is checked ($cut)" ok "$(check | cut -d: -f1)"
+    "$ATTND" --journal-print "$J" >"$WORK/lines"
+    expect "it is printed ($cut)" 0 $?
+    expect "with a last line that says so ($cut)" "$(check | grep -c 'ends within')" "$(tail -n 1 "$WORK/lines" | grep -c '"kind":"torn"')"
     cp "$WORK/last" "$last"
 done
 offset=$(($(stat -c %s "$middle") / 2))
@@ -44,6 +54,8 @@ byte=$(dd if="$middle" bs=1 skip=$offset count=1 status=none | od -An -tu1)
 printf '%b' "\\x$(printf %x $((byte ^ 4)))" | dd of="$middle" bs=1 seek=$offset conv=notrunc status=none
 found=$(check | sed -n "s|^cannot be checked: $middle:\([0-9]*\): record [0-9]*: .*damaged|\1|p")
 expect 'a flipped bit is named, with its record' true "$([ "${found:-0}" -gt 0 ] && [ "$found" -le $offset ] && echo true)"
+printed=$("$ATTND" --journal-print "$J" 2>&1 >"$WORK/lines")
+expect 'what is printed ends there' "attnd: $middle:$found: 69" "${printed%% record*} $("$ATTND" --journal-print "$J" >"$WORK/lines" 2>&1; echo $?)"
 expect 'what is no journal is refused' 69 "$(check "$WORK/log" >"$WORK/said"; echo $?)"
 
 # ---- killed while it is written
