@@ -21,6 +21,15 @@ struct http_client {
     char *text;
     size_t bytes, room, line_start;
     char etag[128];
+    /* of one in a group */
+    struct http_request own;
+    struct curl_slist *headers;
+    enum { IDLE, UNDER_WAY, DONE } state;
+    CURLcode result;
+};
+
+struct http_group {
+    CURLM *multi;
 };
 
 struct http_client *http_client_create(const char *url, const char *key)
@@ -123,6 +132,10 @@ static struct curl_slist *make_headers(const struct http_client *c)
         snprintf(line, sizeof line, "If-Match: %s", r->if_match);
         headers = curl_slist_append(headers, line);
     }
+    if (r->timeout_ms) {
+        snprintf(line, sizeof line, "X-Request-Timeout-Ms: %llu", (unsigned long long)r->timeout_ms);
+        headers = curl_slist_append(headers, line);
+    }
     snprintf(line, sizeof line, "Accept: %s", r->accept ? r->accept : "application/json");
     return curl_slist_append(headers, line);
 }
@@ -162,21 +175,24 @@ static int look_whether_stopped(void *cookie, curl_off_t a, curl_off_t b, curl_o
     return client->request->stopped();
 }
 
-struct http_reply http_client_send(struct http_client *c, const struct http_request *request)
+/* Where a request goes. */
+static void make_url(const struct http_client *c, char url[URL_BYTES])
+{
+    snprintf(url, URL_BYTES, "%s%s", c->base, c->request->path);
+}
+
+/* Have libcurl know all of the request that the client has; `file`: where the body comes from, or NULL. The headers, to be freed when it
+ * is done. */
+static struct curl_slist *prepare(struct http_client *c, FILE *file)
 {
     char url[URL_BYTES];
-    struct http_reply reply = {0};
-    c->request = request;
+    const struct http_request *request = c->request;
+    struct curl_slist *headers = make_headers(c);
     c->bytes = 0;
     c->etag[0] = '\0';
     if (c->text)
         c->text[0] = '\0';
-    bool is_input = request->file && strcmp(request->file, "-") == 0;
-    FILE *file = is_input ? stdin : request->file ? fopen(request->file, "rb") : NULL;
-    if (request->file && !file)
-        return no_reply(c, request->file, strerror(errno));
-    snprintf(url, sizeof url, "%s%s", c->base, request->path);
-    struct curl_slist *headers = make_headers(c);
+    make_url(c, url);
     curl_easy_reset(c->curl);
     curl_easy_setopt(c->curl, CURLOPT_URL, url);
     if (c->socket[0])
@@ -204,10 +220,15 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)bytes);
     }
     curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, request->method);
-    CURLcode rc = curl_easy_perform(c->curl);
-    curl_slist_free_all(headers);
-    if (file && !is_input)
-        fclose(file);
+    return headers;
+}
+
+/* What came of it. */
+static struct http_reply take_reply(struct http_client *c, CURLcode rc)
+{
+    char url[URL_BYTES];
+    struct http_reply reply = {0};
+    make_url(c, url);
     if (rc != CURLE_OK)
         return not_reached(c, url, rc);
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &reply.status);
@@ -215,4 +236,106 @@ struct http_reply http_client_send(struct http_client *c, const struct http_requ
     reply.bytes = c->bytes;
     reply.etag = c->etag;
     return reply;
+}
+
+struct http_reply http_client_send(struct http_client *c, const struct http_request *request)
+{
+    bool is_input = request->file && strcmp(request->file, "-") == 0;
+    FILE *file = is_input ? stdin : request->file ? fopen(request->file, "rb") : NULL;
+    c->request = request;
+    if (request->file && !file)
+        return no_reply(c, request->file, strerror(errno));
+    struct curl_slist *headers = prepare(c, file);
+    CURLcode rc = curl_easy_perform(c->curl);
+    curl_slist_free_all(headers);
+    if (file && !is_input)
+        fclose(file);
+    return take_reply(c, rc);
+}
+
+/* ---- several at a time --------------------------------------------------------------------------- */
+
+struct http_group *http_group_create(void)
+{
+    struct http_group *g = calloc(1, sizeof *g);
+    if (g && !(g->multi = curl_multi_init())) {
+        free(g);
+        return NULL;
+    }
+    return g;
+}
+
+void http_group_destroy(struct http_group *g)
+{
+    if (!g)
+        return;
+    curl_multi_cleanup(g->multi);
+    free(g);
+}
+
+bool http_group_start(struct http_group *g, struct http_client *c, const struct http_request *request)
+{
+    c->own = *request;
+    c->request = &c->own;
+    c->headers = prepare(c, NULL);
+    curl_easy_setopt(c->curl, CURLOPT_PRIVATE, c);
+    if (curl_multi_add_handle(g->multi, c->curl) != CURLM_OK) {
+        curl_slist_free_all(c->headers);
+        return false;
+    }
+    c->state = UNDER_WAY;
+    return true;
+}
+
+static void end(struct http_group *g, struct http_client *c, CURLcode result)
+{
+    curl_multi_remove_handle(g->multi, c->curl);
+    curl_slist_free_all(c->headers);
+    c->headers = NULL;
+    c->result = result;
+    c->state = DONE;
+}
+
+void http_group_turn(struct http_group *g, int wait_ms)
+{
+    int running, left;
+    const CURLMsg *message;
+    curl_multi_perform(g->multi, &running);
+    if (running && wait_ms > 0) {
+        curl_multi_poll(g->multi, NULL, 0, wait_ms, NULL);
+        curl_multi_perform(g->multi, &running);
+    }
+    while ((message = curl_multi_info_read(g->multi, &left))) {
+        CURLcode result = message->data.result;
+        char *client = NULL;
+        curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &client);
+        if (message->msg == CURLMSG_DONE)
+            end(g, (struct http_client *)(void *)client, result);
+    }
+}
+
+bool http_client_has_sent(const struct http_client *c)
+{
+    long head = 0;
+    curl_off_t body = 0;
+    size_t bytes = c->own.body_bytes ? c->own.body_bytes : c->own.body ? strlen(c->own.body) : 0;
+    if (c->state != UNDER_WAY)
+        return true;
+    curl_easy_getinfo(c->curl, CURLINFO_REQUEST_SIZE, &head);
+    curl_easy_getinfo(c->curl, CURLINFO_SIZE_UPLOAD_T, &body);
+    return head > 0 && (size_t)body >= bytes;
+}
+
+bool http_client_has_reply(struct http_client *c, struct http_reply *reply)
+{
+    if (c->state != DONE)
+        return false;
+    *reply = take_reply(c, c->result);
+    return true;
+}
+
+void http_group_give_up(struct http_group *g, struct http_client *c)
+{
+    if (c->state == UNDER_WAY)
+        end(g, c, CURLE_ABORTED_BY_CALLBACK);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* http_client.h - one request after the other to a daemon, by libcurl. */
+/* http_client.h - one request after the other to a daemon, by libcurl; or one of each of several clients at a time. */
 #ifndef CLIENTS_HTTP_CLIENT_H
 #define CLIENTS_HTTP_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct http_client;
 
@@ -15,6 +16,7 @@ struct http_request {
     const char *method, *path;
     const char *type, *accept; /* NULL: application/json */
     const char *if_match;      /* NULL: none */
+    uint64_t timeout_ms;       /* after which the daemon is to give up; 0: it waits as long as it does */
     const char *body;          /* NULL: none */
     size_t body_bytes;         /* 0: it is text */
     const char *file;          /* or this file, as a stream; "-": standard input */
@@ -37,5 +39,29 @@ struct http_client *http_client_create(const char *url, const char *key);
 void http_client_destroy(struct http_client *client);
 
 struct http_reply http_client_send(struct http_client *client, const struct http_request *request);
+
+/* ---- several at a time: one thread, a connection for each client ---- */
+
+struct http_group;
+
+/* http_group_create: NULL without memory. http_group_destroy: no client has a request in it any more. NULL is fine. */
+struct http_group *http_group_create(void);
+void http_group_destroy(struct http_group *group);
+
+/* http_group_start: begin a request of a client, which has none under way. What `request` refers to stays until it is done; `file` is not
+ * taken. False: there is no memory, and nothing is under way. */
+bool http_group_start(struct http_group *group, struct http_client *client,
+                      const struct http_request *request);
+
+/* http_group_turn: send and receive what there is, and wait for more for `wait_ms` at most. */
+void http_group_turn(struct http_group *group, int wait_ms);
+
+/* http_client_has_sent: whether all bytes of the request that is under way are with the system. http_client_has_reply: whether the
+ * request is done; then *reply is as http_client_send() has it. */
+bool http_client_has_sent(const struct http_client *client);
+bool http_client_has_reply(struct http_client *client, struct http_reply *reply);
+
+/* http_group_give_up: drop a request that is under way; the connection is closed. */
+void http_group_give_up(struct http_group *group, struct http_client *client);
 
 #endif

@@ -557,6 +557,18 @@ static void add_shown(struct values *v, const struct request_shown *shown)
         add(v, shown->block_ids[i]);
 }
 
+static void add_op(struct values *v, const struct request_op *op)
+{
+    if (op->kind == REQUEST_CREATE)
+        add_shown(v, &op->create.shown);
+    else if (op->kind == REQUEST_FORK)
+        add_shown(v, &op->fork.shown);
+    else if (op->kind == REQUEST_TRUNCATE)
+        add_shown(v, &op->truncate.shown);
+    else
+        add(v, 0);
+}
+
 static void add_answer(struct values *v, const struct request *r)
 {
     switch (r->kind) {
@@ -571,6 +583,10 @@ static void add_answer(struct values *v, const struct request *r)
         break;
     case REQUEST_LEASE:
         add_shown(v, &r->lease.shown);
+        break;
+    case REQUEST_BATCH:
+        for (uint32_t i = 0; i < r->batch.count; i++)
+            add_op(v, &r->batch.ops[i]);
         break;
     case REQUEST_APPEND:
         add(v, r->attend.view_count);

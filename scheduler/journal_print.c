@@ -375,10 +375,11 @@ static void put_copies(struct json_writer *w, uint64_t n, struct values *v)
 /* Sequences that an answer shows, then the blocks of all of them. */
 static void put_shown(struct json_writer *w, struct values *v)
 {
-    uint64_t count = take(v);
+    uint64_t count = take(v), listed = 0;
     json_open(w, "sequences", '[');
     for (uint64_t i = 0; i < count && v->at < v->n; i++) {
         uint64_t id = take(v), sizes = take(v), shared = take(v);
+        listed += shared & UINT32_MAX;
         json_open(w, NULL, '{');
         json_uint(w, "id", id);
         json_uint(w, "length", sizes >> 32);
@@ -389,8 +390,20 @@ static void put_shown(struct json_writer *w, struct values *v)
     }
     json_close(w, ']');
     json_open(w, "block_ids", '[');
-    while (v->at < v->n)
+    for (uint64_t i = 0; i < listed && v->at < v->n; i++)
         json_uint(w, NULL, take(v));
+    json_close(w, ']');
+}
+
+/* Of each operation of a batch, in order. */
+static void put_results(struct json_writer *w, struct values *v)
+{
+    json_open(w, "results", '[');
+    while (v->at < v->n) {
+        json_open(w, NULL, '{');
+        put_shown(w, v);
+        json_close(w, '}');
+    }
     json_close(w, ']');
 }
 
@@ -418,6 +431,9 @@ static void put_answered(struct json_writer *w, enum request_kind kind, struct v
     case REQUEST_TRUNCATE:
     case REQUEST_LEASE:
         put_shown(w, v);
+        break;
+    case REQUEST_BATCH:
+        put_results(w, v);
         break;
     case REQUEST_APPEND:
         put_appended(w, v);

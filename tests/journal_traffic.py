@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""journal_traffic.py URL SEED CALLS - a few clients at a time that do all that a journal records: prompts that are cached, forks that are
+"""journal_traffic.py URL SEED CALLS [CLIENTS] - a few clients (4) at a time that do all that a journal records: prompts that are cached, forks that are
 written to, retries, batches, leases, workloads that end and that are cancelled, until blocks run out and idle sequences are swapped.
 
 Each client's calls follow from the seed; how they meet does not. What the daemon answers is not looked at, but that it answers. For the
@@ -146,7 +146,8 @@ class Client:
 def main():
     url, seed, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     address = url.removeprefix('http://')
-    threads = [threading.Thread(target=Client(address, seed, n, calls).run) for n in range(CLIENTS)]
+    clients = int(sys.argv[4]) if len(sys.argv) > 4 else CLIENTS
+    threads = [threading.Thread(target=Client(address, seed, n, calls).run) for n in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
