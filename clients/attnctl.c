@@ -14,7 +14,7 @@ static const struct command_info *const commands[] = {
     &run_info, &workloads_info, &sweep_info, &compare_info, &sequences_info, &attention_append_info,
     &attention_attend_info, &batch_info, &leases_info, &kv_file_export_info, &kv_file_import_info, &move_info,
     /* manage */
-    &replay_info, &keys_info, &manage_parameters_info, &manage_trim_info, &manage_selftest_info,
+    &replay_info, &diff_info, &keys_info, &manage_parameters_info, &manage_trim_info, &manage_selftest_info,
     &manage_roof_info, &manage_drain_info, NULL};
 
 static void show_help(void)

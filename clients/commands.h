@@ -42,6 +42,8 @@ extern const struct command_info sequences_info;
 extern const struct command_info move_info;
 /* replay.c */
 extern const struct command_info replay_info;
+/* diff.c */
+extern const struct command_info diff_info;
 /* keys.c */
 extern const struct command_info keys_info;
 
