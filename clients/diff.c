@@ -502,7 +502,7 @@ static int diff(const struct command *c)
 }
 
 static const struct command_option options[] = {
-    {"attnd", "PROGRAM", "the daemon's program, which reads journals; else the one beside this one"},
+    {"attnd", "PROGRAM", "the daemon's program; else the one beside this one"},
     {NULL, NULL, NULL},
 };
 
@@ -516,11 +516,11 @@ const struct command_info diff_info = {
     .text = "compare two journals",
     .verbs = verbs,
     .options = options,
-    .more = "A and B are folders (their latest runs), or files, of journals. It says what differs\n"
-            "in version, geometry and settings, names the first record that differs, and shows\n"
-            "the figures of both. Times, connections and hashed ids are not compared.\n"
+    .more = "A and B are folders (their latest runs), or files, of journals. It says what\n"
+            "differs in version, geometry and settings, names the first record that differs,\n"
+            "and shows the figures of both. Times, connections and hashed ids are left out.\n"
             "\n"
-            "Exit code 0: the same decisions. 1: others. 2: one cannot be read; where, is said.\n",
+            "Exit code 0: the same decisions. 1: others. 2: one cannot be read.\n",
     .offline = true,
     .text_only = true,
 };

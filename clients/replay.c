@@ -195,13 +195,13 @@ static int replay(const struct command *c)
 }
 
 static const struct command_option options[] = {
-    {"check", "PATH", "without a daemon: a journal's folder (its latest run), or a file of it"},
-    {"beside", "URL", "send the same to this daemon, and compare outputs bit by bit"},
+    {"check", "PATH", "without a daemon: a journal's folder, or a file of it"},
+    {"beside", "URL", "send the same here, and compare outputs bit by bit"},
     {"beside-key-file", "FILE", "the key for that daemon (the same one)"},
     {"tolerance", "X", "outputs may differ by so much (0: not by a bit)"},
-    {"patience", "SECONDS", "for an answer that was recorded before what comes next (10)"},
+    {"patience", "SECONDS", "for an answer that was recorded before (10)"},
     {"all", NULL, "show every difference, and what is explained"},
-    {"attnd", "PROGRAM", "the daemon's program, which reads the journal; else the one beside this one"},
+    {"attnd", "PROGRAM", "the daemon's program; else the one beside this one"},
     {NULL, NULL, NULL},
 };
 
@@ -215,13 +215,13 @@ const struct command_info replay_info = {
     .text = "run a journal again and compare",
     .verbs = verbs,
     .options = options,
-    .more = "FILE is a journal's folder (its latest run), or a file of it. The daemon should\n"
-            "be fresh, and of the journal's geometry. Tensors are not in a journal: they are\n"
-            "made up from its digests, the same for what was the same. Compared are the status\n"
-            "of each answer, the lengths of sequences, and counts of held and shared blocks.\n"
-            "What cannot be sent, or be the same, is counted by reason.\n"
+    .more = "FILE is a journal's folder (its latest run), or a file of it. The daemon\n"
+            "should be fresh, and of the journal's geometry. Tensors are not in a journal:\n"
+            "they are made up from its digests, the same for what was the same. Compared\n"
+            "are the status of each answer, the lengths of sequences, and counts of held\n"
+            "and shared blocks. What cannot be sent, or the same, is counted by reason.\n"
             "\n"
-            "Exit code 0: all is as it was recorded. 1: the first difference is named. 69: a\n"
-            "daemon does not answer, or a file is damaged or missing; where, is said.\n",
+            "Exit code 0: all is as it was recorded. 1: the first difference is named.\n"
+            "69: a daemon does not answer, or a file is damaged or missing; where, is said.\n",
     .text_only = true,
 };

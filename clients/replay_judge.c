@@ -7,6 +7,7 @@
  *   time            a deadline has passed, or an idle timeout, in one of the two
  *   together        the recorded daemon had several calls at once, whose order it chose: who got the last blocks, and what was in the cache
  *   the pool        is larger here, and has what there was not
+ *   the cache       had rows of two calls with other numbers for the same tokens: which of them a sequence shares is not in the journal
  *
  * With a smaller pool, a call that finds no blocks is a difference, whatever was under way. */
 #include "clients/replay_judge.h"
@@ -25,8 +26,12 @@
 enum { WHO_BYTES = 128, TEXT_BYTES = 512 };
 
 static const char *const reasons[REPLAY_REASONS] = {
-    NULL, "follow from one before", "time: deadlines, idle timeouts",
-    "the recorded daemon had several calls at once", "the pool is larger here"};
+    NULL,
+    "follow from one before",
+    "time: deadlines, idle timeouts",
+    "the recorded daemon had several calls at once",
+    "the pool is larger here",
+    "rows of the prompt cache that the journal does not tell apart"};
 
 static const char *const kinds[REPLAY_KINDS] = {"status", "lengths", "counts of blocks", "outputs",
                                                 "no answer"};
@@ -145,11 +150,12 @@ static bool is_of_room(const char *status)
     return is_one_of(status, list);
 }
 
-/* Whether the order of calls may have decided it. `cached`: it is about what was in the cache, which only evictions make other. */
+/* Whether the order of calls may have decided it. `cached`: it is about what was in the cache, which is another one only once blocks have
+ * been evicted, or swapped out. */
 static bool is_of_order(const struct replay_judge *j, const struct replay_case *of, bool cached)
 {
-    bool evicted = answer_number(of->answer, "evictions") > 0;
-    return of->together || j->strayed || (j->together && (!cached || evicted));
+    bool scarce = answer_number(of->answer, "evictions") > 0 || answer_number(of->answer, "swaps_out") > 0;
+    return of->together || j->strayed || (j->together && (!cached || scarce));
 }
 
 static enum replay_reason reason_of_status(const struct replay_judge *j, const struct replay_case *of,
@@ -160,6 +166,9 @@ static enum replay_reason reason_of_status(const struct replay_judge *j, const s
         return REPLAY_FOLLOWS;
     if (is_of_time(was) || is_of_time(is))
         return REPLAY_TIME;
+    if ((strcmp(is, "content_conflict") == 0 || strcmp(was, "content_conflict") == 0) &&
+        replay_world_is_doubtful(j->world, of->request, j->strayed))
+        return REPLAY_CACHED;
     if (is_of_room(was) && is_ok && j->larger)
         return REPLAY_LARGER;
     if (((is_of_room(was) && is_ok) || (is_of_room(is) && was_ok && !j->smaller)) &&

@@ -18,6 +18,7 @@ enum replay_reason {
     REPLAY_TIME,
     REPLAY_TOGETHER,
     REPLAY_LARGER,
+    REPLAY_CACHED,
     REPLAY_REASONS
 };
 

@@ -129,7 +129,11 @@ void replay_world_free(struct replay_world *w)
     for (void *ids; (ids = id_map_next(&w->workloads, &at));)
         free(ids);
     id_map_free(&w->things);
+    at = 0;
+    for (void *content; (content = id_map_next(&w->odd, &at));)
+        free(content);
     id_map_free(&w->workloads);
+    id_map_free(&w->odd);
 }
 
 /* Positions up to `end` have a place in contents. */
@@ -161,13 +165,15 @@ static void name_tokens(struct replay_thing *t, const cJSON *ids, uint32_t skip,
     }
 }
 
-/* All layers have `length` tokens, which are known by the tokens' ids, or not at all. */
+/* All layers have `length` tokens, which were found in the cache: rows that follow from the tokens, or from what an odd call wrote. */
 static void set_length(struct replay_world *w, struct replay_thing *t, uint32_t length)
 {
     make_room(t, length);
+    t->cached = length > 0;
     for (uint32_t i = 0; i < length; i++) {
-        if (!t->contents[i])
-            t->contents[i] = i < t->known ? t->chain[i] : mix(i, 2);
+        const uint64_t *odd = i < t->known ? id_map_get(&w->odd, t->chain[i]) : NULL;
+        t->doubtful |= odd != NULL;
+        t->contents[i] = odd ? *odd : i < t->known ? t->chain[i] : mix(i, 2);
     }
     for (uint32_t i = 0; i < w->model.layers; i++)
         t->cursors[i] = length;
@@ -360,6 +366,22 @@ static uint32_t position_of(const struct replay_world *w, const struct replay_th
     if (cJSON_IsNumber(position))
         return (uint32_t)position->valuedouble;
     return !t ? 0 : all_layers ? length_of(w, t) : t->cursors[layer];
+}
+
+/* Note rows of a sequence that its tokens name and that follow from something else: they stood before they were named. The prompt cache may
+ * have them from now on. */
+static void note_odd(struct replay_world *w, const struct replay_thing *t, uint32_t from, uint32_t end)
+{
+    for (uint32_t i = from; i < end && i < t->known && i < t->room; i++) {
+        uint64_t *odd = id_map_get(&w->odd, t->chain[i]);
+        if (!t->contents[i] || t->contents[i] == t->chain[i])
+            continue;
+        if (!odd) {
+            odd = must(calloc(1, sizeof *odd));
+            id_map_put(&w->odd, t->chain[i], odd);
+        }
+        *odd = t->contents[i];
+    }
 }
 
 /* What an append says of its tokens: those that continue what is known of their sequence. */
@@ -890,6 +912,8 @@ static void note_children(struct replay_world *w, uint64_t parent, const cJSON *
         t->chain = must(calloc(t->known + 1, sizeof *t->chain));
         if (t->known)
             memcpy(t->chain, from->chain, t->known * sizeof *t->chain);
+        t->cached = from->cached;
+        t->doubtful = from->doubtful;
         if (from->astray)
             mark_astray(w, id);
     }
@@ -898,7 +922,10 @@ static void note_children(struct replay_world *w, uint64_t parent, const cJSON *
 static void note_truncate(struct replay_world *w, uint64_t id, uint32_t length)
 {
     struct replay_thing *t = id_map_get(&w->things, id);
-    if (!t)
+    uint32_t most = 0;
+    for (uint32_t i = 0; t && i < w->model.layers; i++)
+        most = t->cursors[i] > most ? t->cursors[i] : most;
+    if (!t || length >= most) /* nothing is cut: what stands behind the end is named as before */
         return;
     for (uint32_t i = 0; i < w->model.layers; i++)
         t->cursors[i] = t->cursors[i] < length ? t->cursors[i] : length;
@@ -926,6 +953,7 @@ static void note_rows(struct replay_world *w, const cJSON *request)
                 if ((all || i == layer) && t->cursors[i] < position + n)
                     t->cursors[i] = position + n;
             }
+            note_odd(w, t, position, position + n);
         }
         row += n;
     }
@@ -1043,7 +1071,7 @@ void replay_world_stray(struct replay_world *w, const cJSON *request, const cJSO
 
 struct search {
     const struct replay_world *world;
-    bool found;
+    bool found, cached, doubtful;
 };
 
 static void look_at_one(uint64_t id, void *cookie)
@@ -1051,11 +1079,20 @@ static void look_at_one(uint64_t id, void *cookie)
     struct search *s = cookie;
     const struct replay_thing *t = id_map_get(&s->world->things, id);
     s->found |= t && t->astray;
+    s->cached |= t && t->cached;
+    s->doubtful |= t && t->doubtful;
 }
 
 bool replay_world_is_astray(const struct replay_world *w, const cJSON *request)
 {
-    struct search s = {w, false};
+    struct search s = {.world = w};
     each_id(request, NULL, look_at_one, &s);
     return s.found;
+}
+
+bool replay_world_is_doubtful(const struct replay_world *w, const cJSON *request, bool strayed)
+{
+    struct search s = {.world = w};
+    each_id(request, NULL, look_at_one, &s);
+    return s.doubtful || (s.cached && strayed);
 }

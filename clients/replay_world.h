@@ -27,7 +27,9 @@ enum { REPLAY_TARGETS = 2, REPLAY_PATH_BYTES = 512 };
 struct replay_thing {
     uint64_t id;
     bool lease;
-    bool astray; /* it is known to be another one here than it was recorded */
+    bool astray;   /* it is known to be another one here than it was recorded */
+    bool cached;   /* it, or what it was forked from, has begun with rows of the prompt cache, */
+    bool doubtful; /* which may be of one call or of another */
     /* of a sequence */
     uint32_t *cursors;  /* [layers] tokens at each */
     uint64_t *contents; /* [room] of each position: what its row follows from; 0: nothing stood there */
@@ -45,6 +47,8 @@ struct replay_world {
     struct id_map things;    /* struct replay_thing */
     struct id_map workloads; /* by recorded id: uint64_t [REPLAY_TARGETS], ids now */
     uint32_t astray;         /* things that are */
+    struct id_map
+        odd; /* by a hash of tokens: uint64_t, what a row that they name follows from, if not from them */
 };
 
 /* A request as it is sent. */
@@ -74,5 +78,9 @@ void replay_world_learn(struct replay_world *world, const cJSON *request, const 
  * that it names is, or follows from what is. */
 void replay_world_stray(struct replay_world *world, const cJSON *request, const cJSON *answer);
 bool replay_world_is_astray(const struct replay_world *world, const cJSON *request);
+
+/* replay_world_is_doubtful: whether something that it names has rows of the prompt cache that the journal does not tell apart: two calls
+ * had written other numbers for the same tokens; or has any of the cache, once what is in it may be other than it was (`strayed`). */
+bool replay_world_is_doubtful(const struct replay_world *world, const cJSON *request, bool strayed);
 
 #endif

@@ -26,7 +26,8 @@ _attnctl_options() {
         batch) echo --file ;;
         lease) echo --id --idle-timeout ;;
         export) echo --range ;;
-        replay) echo --check --attnd ;;
+        replay) echo --check --beside --beside-key-file --tolerance --patience --all --attnd ;;
+        diff) echo --attnd ;;
         move) echo --to --all --to-key-file --as --salt ;;
         drain) echo --deadline ;;
     esac
@@ -38,11 +39,11 @@ _attnctl_value() {
         --shape) COMPREPLY=($(compgen -W "azure-conv azure-code mooncake-conv arxiv-summary" -- "$2")) ;;
         --prefill) COMPREPLY=($(compgen -W "append attend" -- "$2")) ;;
         --sharing) COMPREPLY=($(compgen -W "auto on off" -- "$2")) ;;
-        --key-file | --to-key-file | --trace | --check | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
-        --url | --arrival-cv | --arrival-rate | --as | --at | --batch | --block-size | --context | \
+        --key-file | --to-key-file | --beside-key-file | --trace | --check | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
+        --url | --arrival-cv | --arrival-rate | --as | --at | --batch | --beside | --block-size | --context | \
             --count | --deadline | --decode | --fork-share | --from | --id | --idle-timeout | \
-            --interval | --k | --layer | --length-scale | --max-tokens | --pool | --prefix-share | \
-            --q | --range | --repeat | --salt | --seed | --shared | --since | --time-scale | --to | --tokens | \
+            --interval | --k | --layer | --length-scale | --max-tokens | --patience | --pool | --prefix-share | \
+            --q | --range | --repeat | --salt | --seed | --shared | --since | --time-scale | --to | --tokens | --tolerance | \
             --types | --v | --verify | --with) COMPREPLY=() ;;
         *) return 1 ;;
     esac
@@ -50,7 +51,7 @@ _attnctl_value() {
 
 _attnctl() {
     local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' at=1 commands
-    commands='help top tour stats blocks events prefixes audit run workload sweep compare seq append attend batch lease export import move replay key parameters trim selftest roof drain'
+    commands='help top tour stats blocks events prefixes audit run workload sweep compare seq append attend batch lease export import move replay diff key parameters trim selftest roof drain'
     _attnctl_value "$before" "$current" && return
     # The command is the first word that is neither an option nor the value of one.
     while [ "$at" -lt "$COMP_CWORD" ]; do
