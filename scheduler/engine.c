@@ -344,7 +344,10 @@ static bool form_step(struct engine *e)
         return true;
     if ((e->state.alone.first && steps_in_flight(e->state.steps)) || !(step = step_begin(e->state.steps)))
         return false;
-    if (!client_queue_is_empty(e->state.clients) || workload_run_owners(e->state.workloads))
+    bool attempts = !client_queue_is_empty(e->state.clients) || workload_run_owners(e->state.workloads);
+    if (attempts && e->state.swap_cache) /* each attempt may have the file read something */
+        journal_note_turn(e->state.journal);
+    else if (attempts)
         journal_note_attempt(e->state.journal);
     client_queue_begin(e->state.clients, step);
     workload_run_begin(e->state.workloads, step);
@@ -732,19 +735,23 @@ static int make_lease_table(struct engine *e)
     return e->state.lease_of ? 0 : ATTND_NO_MEMORY;
 }
 
-/* Who has a frame of host memory, where there is a file for the others. */
+/* Who has a frame of host memory, where there is a file for the others. One that checks a journal needs none. */
 static int make_swap_cache(struct engine *e)
 {
     const struct config *c = e->o.config;
+    struct swap_io io;
     const struct swap_cache_options options = {.blocks = (uint32_t)c->file_blocks,
                                                .frames = (uint32_t)c->host_blocks,
                                                .tables = tables_of(e),
-                                               .io = e->o.swap,
+                                               .io = &io,
                                                .host = &step_backend(e->state.steps)->host,
                                                .wake = wake_for_file,
                                                .cookie = e};
-    assert(!c->file_blocks == !e->o.swap);
-    return c->file_blocks ? swap_cache_create(&options, &e->state.swap_cache) : 0;
+    assert(!c->file_blocks == !e->o.swap || journal_checks(e->o.journal));
+    if (!c->file_blocks)
+        return 0;
+    int rc = journal_swap_io(e->o.journal, e->o.swap, options.frames, &io);
+    return rc == 0 ? swap_cache_create(&options, &e->state.swap_cache) : rc;
 }
 
 static int make_doorbell(struct engine *e)

@@ -58,6 +58,7 @@ static const char *const kind_names[JOURNAL_KINDS] = {"nothing",
                                                       "budget spent",
                                                       "roof measured",
                                                       "self-test ended",
+                                                      "block swapped",
                                                       "step submitted",
                                                       "step retired",
                                                       "answer",
@@ -106,6 +107,11 @@ struct journal {
     struct journal_record next; /* kind 0: there is none */
     struct journal_check check;
     char fault[JOURNAL_REASON_BYTES];
+
+    /* of blocks on their way between host memory and its file */
+    struct swap_io file;
+    struct swap_transfer *submitted; /* [frames] of one that checks; block NO_BLOCK: none */
+    uint32_t frames;
 };
 
 /* ---- the ring -------------------------------------------------------------------------------------- */
@@ -418,6 +424,86 @@ void journal_done(struct journal *j, const struct step *step)
                sizeof *compares[i].equal);
     journal_note_turn(j);
     put(j, JOURNAL_DONE, j->scratch, (uint32_t)(sizeof done + count * sizeof(uint32_t)));
+}
+
+/* ---- blocks on their way to the file and back -------------------------------------------------------- */
+
+static void begin_swaps(void *cookie, const struct attention_host *host, void (*wake)(void *), void *of_wake)
+{
+    struct journal *j = cookie;
+    if (!j->checks)
+        j->file.begin(j->file.cookie, host, wake, of_wake);
+}
+
+static void end_swaps(void *cookie)
+{
+    struct journal *j = cookie;
+    if (!j->checks)
+        j->file.end(j->file.cookie);
+}
+
+static void submit_swap(void *cookie, const struct swap_transfer *transfer)
+{
+    struct journal *j = cookie;
+    if (j->checks)
+        j->submitted[transfer->frame] = *transfer;
+    else
+        j->file.submit(j->file.cookie, transfer);
+}
+
+/* The next one that was recorded as done, which has to be one that was submitted. */
+static bool take_recorded(struct journal *j, struct swap_transfer *done)
+{
+    struct journal_swapped is;
+    if (!journal_next_is(j, JOURNAL_SWAPPED))
+        return false;
+    if (j->next.n != sizeof is) {
+        differs(j, "it has another length");
+        return false;
+    }
+    memcpy(&is, j->next.payload, sizeof is);
+    struct swap_transfer *was = is.frame < j->frames ? &j->submitted[is.frame] : NULL;
+    if (!was || was->block == NO_BLOCK || was->block != is.block || was->write != (is.write != 0)) {
+        differs(j, "block %u, %s frame %u: this is not under way", is.block,
+                is.write ? "written from" : "read into", is.frame);
+        return false;
+    }
+    *done = *was;
+    done->error = is.error;
+    was->block = NO_BLOCK;
+    read_next(j);
+    return true;
+}
+
+static bool take_swap(void *cookie, struct swap_transfer *done)
+{
+    struct journal *j = cookie;
+    if (j->checks)
+        return take_recorded(j, done);
+    if (!j->file.take(j->file.cookie, done))
+        return false;
+    const struct journal_swapped is = {done->block, done->frame, done->error, done->write, {0}};
+    journal_note_turn(j);
+    put(j, JOURNAL_SWAPPED, &is, sizeof is);
+    return true;
+}
+
+int journal_swap_io(struct journal *j, const struct swap_io *file, uint32_t frames, struct swap_io *io)
+{
+    if (!j) {
+        *io = *file;
+        return 0;
+    }
+    *io = (struct swap_io){j, begin_swaps, submit_swap, take_swap, end_swaps};
+    if (!j->checks) {
+        j->file = *file;
+        return 0;
+    }
+    j->submitted = calloc(frames, sizeof *j->submitted);
+    for (uint32_t f = 0; j->submitted && f < frames; f++)
+        j->submitted[f].block = NO_BLOCK;
+    j->frames = frames;
+    return j->submitted ? 0 : ATTND_NO_MEMORY;
 }
 
 /* ---- effects --------------------------------------------------------------------------------------- */
@@ -767,6 +853,7 @@ void journal_destroy(struct journal *j)
     if (j->files.buffer)
         journal_files_close(&j->files);
     journal_reader_close(&j->reader);
+    free(j->submitted);
     mapping_destroy(j->ring, RING_BYTES);
     mapping_destroy(j->scratch, JOURNAL_RECORD_BYTES);
     free(j);

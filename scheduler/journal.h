@@ -6,7 +6,7 @@
  * Two sorts of records make it possible to run a journal again (replay.h), through the same engine:
  *
  *     inputs     a turn's time, requests as they are taken, clients that have gone, steps that are done and what they took,
- *                budgets that were spent, measurements that ended
+ *                budgets that were spent, measurements that ended, blocks that the file has written or read
  *     effects    steps with their copies and tables, retired steps, answers; each with the counts of all blocks
  *
  * A journal either records or checks. When it records, a function for an input notes the value and returns it, and one for
@@ -20,6 +20,7 @@
 
 #include "scheduler/engine_state.h"
 #include "scheduler/journal_file.h"
+#include "scheduler/swap_file.h"
 
 enum journal_kind {
     JOURNAL_BEGIN = 1, /* version, settings, what was measured */
@@ -30,6 +31,7 @@ enum journal_kind {
     JOURNAL_SPENT,   /* a budget */
     JOURNAL_ROOF,    /* measuring it has ended */
     JOURNAL_TESTED,  /* a self-test has */
+    JOURNAL_SWAPPED, /* a block has been written to, or read from, the file for swapped blocks */
     JOURNAL_STEP,    /* effects: submitted, */
     JOURNAL_RETIRED, /* retired, */
     JOURNAL_ANSWER,  /* completed */
@@ -50,6 +52,13 @@ struct journal_done {
     uint64_t step;
     double busy_s, idle_s;
     uint32_t count, zero;
+};
+
+/* Of a block that was on its way between a frame of host memory and the file. */
+struct journal_swapped {
+    uint32_t block, frame;
+    int32_t error; /* errno, as swap_transfer has it */
+    uint8_t write, zero[3];
 };
 
 /* journal_kind_name: in words. journal_value_names: of the 64-bit values of an effect, in their order, ending with NULL; the last name
@@ -112,6 +121,12 @@ bool journal_tested(struct journal *journal, bool done);
 
 /* journal_done: a step is done, and what the backend says of it. */
 void journal_done(struct journal *journal, const struct step *step);
+
+/* journal_swap_io: how an engine with this journal has blocks moved, to or from `frames` frames: by `file` (copied), of which it notes what is
+ * done; one that checks moves nothing, and says what was recorded. Without a journal *io is *file. Until the journal is destroyed, which is
+ * after the engine. Returns 0 or ATTND_NO_MEMORY. */
+MUST_USE int journal_swap_io(struct journal *journal, const struct swap_io *file, uint32_t frames,
+                             struct swap_io *io);
 
 /* Effects. */
 void journal_step(struct journal *journal, const struct engine_state *state, const struct step *step);

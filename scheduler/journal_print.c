@@ -528,7 +528,7 @@ static int put_begin(struct printer *p, const struct journal_record *record,
     json_string(w, "layout", layout_names[g->layout]);
     json_close(w, '}');
     json_uint(w, "pool_blocks", begin.pool_blocks);
-    json_uint(w, "host_blocks", p->config.host_blocks);
+    json_uint(w, "host_blocks", p->config.file_blocks ? p->config.file_blocks : p->config.host_blocks);
     json_uint(w, "tasks", begin.tasks);
     json_bool(w, "on_device", begin.on_device);
     json_bool(w, "token_ids_are_plain", p->config.journal_token_ids);
@@ -568,6 +568,19 @@ static bool put_fact(struct json_writer *w, const struct journal_record *record)
         return false;
     memcpy(&asked, record->payload, sizeof asked);
     json_uint(w, "asked_before", asked);
+    return true;
+}
+
+static bool put_swapped(struct json_writer *w, const struct journal_record *record)
+{
+    struct journal_swapped is;
+    if (record->n != sizeof is)
+        return false;
+    memcpy(&is, record->payload, sizeof is);
+    json_uint(w, "block", is.block);
+    json_uint(w, "frame", is.frame);
+    json_bool(w, "write", is.write);
+    json_int(w, "errno", is.error);
     return true;
 }
 
@@ -614,6 +627,9 @@ static int print_record(struct printer *p, const struct journal_record *record,
     case JOURNAL_RETIRED:
     case JOURNAL_ANSWER:
         good = put_effect(w, record);
+        break;
+    case JOURNAL_SWAPPED:
+        good = put_swapped(w, record);
         break;
     case JOURNAL_END:
         put_end(w, record);

@@ -72,6 +72,26 @@ for kill in $(seq "${KILLS:-3}"); do
     expect "killed, it is checked to its end ($kill)" ok "$(check | cut -d: -f1)"
 done
 
+# ---- a file for swapped blocks: what it has done, and when, is recorded; what is in it is not needed
+mkdir -m 700 "$WORK/state"
+for run in fresh restored; do
+    rm -f "$J"/*
+    start --set limits.sequence_tokens=48 --set pool.host_blocks=13 --set pool.file_blocks=200 --state-dir "$WORK/state"
+    seed=0
+    file_is_used() {
+        seed=$((seed + 1))
+        python3 tests/journal_traffic.py "$URL" $seed 120
+        [ "$(curl -s "$URL/stats" | jq -c '.pool.file | .writes > 0 and .reads > 0')" = true ]
+    }
+    eventually file_is_used
+    expect "blocks go to the file and come back ($run)" 0 $?
+    stop_daemon
+    expect "it ends cleanly ($run)" 0 $?
+    expect "which is checked ($run)" ok "$(check | cut -d: -f1)"
+done
+"$ATTND" --journal-print "$J" >"$WORK/lines"
+expect 'each is in it' true "$(jq -s 'map(select(.kind == "block swapped")) | (map(select(.write)) | length > 0) and (map(select(.write | not)) | length > 0)' "$WORK/lines")"
+
 # ---- it ends, and the daemon goes on
 rm -f "$J"/*
 start --set journal.bytes=256KiB --set journal.file_bytes=64KiB
