@@ -139,12 +139,13 @@ static void put_rows(struct json_writer *w, const struct request_rows *r)
         json_null(w, "layer");
     else
         json_uint(w, "layer", r->layer);
-    json_string(w, "kernel", config_kernel_names[r->kernel]);
+    json_string(w, "kernel",
+                config_kernel_names[r->kernel <= ATTENTION_PAGED_V2 ? r->kernel : ATTENTION_AUTO]);
     json_uint(w, "rows", r->count);
     json_bool(w, "q", r->q);
     json_bool(w, "k", r->k);
     if (r->k)
-        json_string(w, "kv_dtype", dtype_name(r->kv_source));
+        json_string(w, "kv_dtype", dtype_name(r->kv_source < DTYPE_COUNT ? r->kv_source : DTYPE_F32));
 }
 
 static void put_attend(struct json_writer *w, const struct request_attend *a)

@@ -149,6 +149,64 @@ wait $replaying
 expect 'Ctrl-C shows what there is' '130 interrupted 2, of which 2 were sent' "$? $(tail -n 1 "$WORK/said") $(says requests)"
 stop_others
 
+# ---- every kind of request, by layers, in a geometry with groups of heads and fp8
+wide=(--set geometry.layers=2 --set geometry.query_heads=4 --set geometry.kv_heads=2 --set geometry.head_dim=16 --set geometry.dtype=bf16
+    --set geometry.kv_dtype=e4m3 --set geometry.sinks=0 --set pool.blocks=2000)
+J=$WORK/wide
+mkdir "$J"
+start_daemon --config config/tiny.jsonc --backend cpu --set limits.sequences=400 --set "journal.path=$J" "${wide[@]}"
+ctl() { "$CTL" --url "$URL" "$@" >>"$WORK/session" 2>&1 || expect "attnctl $*" 0 "$? $(tail -n 1 "$WORK/session")"; }
+echo '{"sinks":[[0.5,0.25,0,1],[1,2,3,0.125]],"k_scale":[[1,0.5],[2,1]]}' >"$WORK/parameters.json"
+ctl parameters "$WORK/parameters.json"
+ctl seq new 7 --salt a
+ctl append 7 --count 11 --tokens 1,2,3,4,5,6,7,8,9,10,11 --seed 3
+ctl attend 7 --layer 1 --count 2
+ctl seq fork 7 2
+ctl seq truncate 7 5
+ctl append 7 --count 6 --seed 9
+ctl export 7 "$WORK/kv"
+ctl seq new 99
+ctl import "$WORK/kv" 99
+ctl attend 99 --layer 0
+ctl seq list
+ctl blocks
+ctl prefixes
+ctl audit
+ctl selftest
+ctl run --shape azure-conv --count 5 --length-scale 0.01 --time-scale 0.001 --verify 4
+echo '{"sequences":[{"count":3,"prompt":20,"decode":5,"prefix":{"id":4,"length":8},"fork":{"at":22,"count":2},"priority":3}],"prefill":"attend"}' >"$WORK/workload.json"
+ctl run "$WORK/workload.json"
+ones=$(jq -nc '[range(4) | [range(16) | 1]] | [[.], [.]]')
+ask "{\"o\":$ones,\"lse\":[[[0,0,0,0]],[[1,1,1,1]]]}" merge
+ask '{"moved_to":"http://elsewhere/","length":11}' sequences/99/moved
+ctl trim
+stop_daemon
+another A "${wide[@]}"
+another B "${wide[@]}" --set scheduler.step_rows_max=32
+replay "$A" --beside "$B" --all
+expect 'every kind of request is sent, and answered with the same bits' '0 ok' "$? $(tail -n 1 "$WORK/said")"
+expect 'attends, an export, a merge and workloads have outputs' '6 compared bit by bit, 0 not' "$(says outputs)"
+sent=$(says requests)
+expect 'and nothing is left out' "${sent%%,*}" "$(sed 's/.*of which \([0-9]*\) .*/\1/' <<<"$sent")"
+stop_others
+
+# ---- keys
+J=$WORK/goes
+"$CTL" --json key new one infer admin keep >"$WORK/made"
+jq -r .key "$WORK/made" >"$WORK/key"
+(umask 077; jq '{keys: [.entry]}' "$WORK/made" >"$WORK/keys")
+another A --set "keys.file=$WORK/keys"
+another B
+replay "$A"
+expect 'a daemon with keys wants one' '1 1' "$? $(grep -c '^attnctl: 401 unauthorized' "$WORK/said")"
+replay "$B" --beside "$A" --beside-key-file "$WORK/key"
+expect 'each daemon gets its key' '0 ok' "$? $(tail -n 1 "$WORK/said")"
+stop_others
+another A --set "keys.file=$WORK/keys"
+replay "$A" --key-file "$WORK/key"
+expect 'as other commands have it' '0 ok' "$? $(tail -n 1 "$WORK/said")"
+stop_others
+
 # ---- two journals beside each other
 diff_() { "$CTL" diff "$@" >"$WORK/said" 2>&1; }
 record 1 60 1 --set pool.blocks=1000
