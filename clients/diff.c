@@ -11,6 +11,7 @@
 #include "clients/answer.h"
 #include "clients/commands.h"
 #include "clients/journal_lines.h"
+#include "clients/memory.h"
 #include "clients/terminal.h"
 
 #include <inttypes.h>
@@ -42,15 +43,6 @@ struct side {
     cJSON *last;        /* the latest effect, whose counters are those of the end */
 };
 
-static void *must(void *memory)
-{
-    if (!memory) {
-        fputs("attnctl: out of memory\n", stderr);
-        abort();
-    }
-    return memory;
-}
-
 static bool is(const cJSON *record, const char *kind)
 {
     return strcmp(answer_text(record, "kind"), kind) == 0;
@@ -78,7 +70,7 @@ static void neutralize(cJSON *tree, bool plain_ids)
             cJSON_Delete(cJSON_DetachItemViaPointer(tree, item));
         } else if (name && !(plain_ids && strcmp(name, "salt") != 0) && is_one_of(name, hashed)) {
             int n = cJSON_IsString(item) ? 1 : cJSON_GetArraySize(item);
-            cJSON_ReplaceItemInObjectCaseSensitive(tree, name, must(cJSON_CreateNumber(n)));
+            cJSON_ReplaceItemInObjectCaseSensitive(tree, name, memory_must(cJSON_CreateNumber(n)));
         } else {
             neutralize(item, plain_ids);
         }
@@ -113,7 +105,7 @@ static struct answered *answered(struct side *s, uint64_t number)
 {
     if (number >= s->room) {
         size_t room = 2 * (size_t)number + 64;
-        s->answers = must(realloc(s->answers, room * sizeof *s->answers));
+        s->answers = memory_must(realloc(s->answers, room * sizeof *s->answers));
         memset(s->answers + s->room, 0, (room - s->room) * sizeof *s->answers);
         s->room = room;
     }
@@ -136,7 +128,7 @@ static void note(struct side *s, const cJSON *record)
     if (is(record, "step done")) {
         if (s->steps_done == s->steps_room) {
             s->steps_room = 2 * s->steps_room + 64;
-            s->step_us = must(realloc(s->step_us, s->steps_room * sizeof *s->step_us));
+            s->step_us = memory_must(realloc(s->step_us, s->steps_room * sizeof *s->step_us));
         }
         s->step_us[s->steps_done++] = answer_number(record, "busy_us");
     } else if (is(record, "request")) {
@@ -252,7 +244,8 @@ static bool records_are_same(const struct side *a, const struct side *b, bool pl
     char was[VALUE_BYTES] = "", now[VALUE_BYTES] = "";
     const char *member = NULL;
     if (a->record && b->record) {
-        cJSON *x = must(cJSON_Duplicate(a->record, true)), *y = must(cJSON_Duplicate(b->record, true));
+        cJSON *x = memory_must(cJSON_Duplicate(a->record, true)),
+              *y = memory_must(cJSON_Duplicate(b->record, true));
         neutralize(x, plain_ids);
         neutralize(y, plain_ids);
         member = other_member(x, y, was, now);

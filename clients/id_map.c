@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* id_map.c - see id_map.h. Open addressing, half full at most; what is removed is closed up, so there are no marks of it. */
 #include "clients/id_map.h"
+#include "clients/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 enum { ROOM_LEAST = 64 };
@@ -30,11 +30,7 @@ static void grow(struct id_map *m)
 {
     struct id_map old = *m;
     m->room = old.room ? 2 * old.room : ROOM_LEAST;
-    m->entries = calloc(m->room, sizeof *m->entries);
-    if (!m->entries) {
-        fputs("attnctl: out of memory\n", stderr);
-        abort();
-    }
+    m->entries = memory_must(calloc(m->room, sizeof *m->entries));
     for (size_t i = 0; i < old.room; i++) {
         if (old.entries[i].value)
             *find(m, old.entries[i].id) = old.entries[i];

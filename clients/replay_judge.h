@@ -11,14 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Why an answer is another one, without a difference between the daemons. */
+/* Why an answer is another one, without a difference between the daemons (replay_judge.c). */
 enum replay_reason {
-    REPLAY_SAME,
-    REPLAY_FOLLOWS,
-    REPLAY_TIME,
-    REPLAY_TOGETHER,
-    REPLAY_LARGER,
-    REPLAY_CACHED,
+    REPLAY_SAME,     /* there is no reason */
+    REPLAY_FOLLOWS,  /* from one that was other before */
+    REPLAY_TIME,     /* a deadline, or an idle timeout */
+    REPLAY_TOGETHER, /* the recorded daemon had several calls at once */
+    REPLAY_LARGER,   /* the pool is larger here */
+    REPLAY_CACHED,   /* what a hit of the prompt cache holds is not in the journal */
     REPLAY_REASONS
 };
 

@@ -14,6 +14,7 @@
 #include "clients/replay_run.h"
 
 #include "clients/answer.h"
+#include "clients/memory.h"
 #include "clients/terminal.h"
 #include "config/clock.h"
 
@@ -62,15 +63,6 @@ struct run {
     bool ended, failed;
 };
 
-static void *must(void *memory)
-{
-    if (!memory) {
-        fputs("attnctl: out of memory\n", stderr);
-        abort();
-    }
-    return memory;
-}
-
 /* ---- reading --------------------------------------------------------------------------------------- */
 
 static void append(struct run *r, struct item *item)
@@ -108,7 +100,7 @@ static void read_more(struct run *r)
         cJSON_Delete(record);
         return;
     }
-    struct item *item = must(calloc(1, sizeof *item));
+    struct item *item = memory_must(calloc(1, sizeof *item));
     *item = (struct item){.record = record, .of = of};
     if (request)
         id_map_put(&r->waiting, number, item);
@@ -127,7 +119,7 @@ static struct http_client *take_client(struct run *r, unsigned target)
     struct spare *s = &r->spare[target];
     if (s->count)
         return s->list[--s->count];
-    return must(http_client_create(r->o->targets[target].url, r->o->targets[target].key));
+    return memory_must(http_client_create(r->o->targets[target].url, r->o->targets[target].key));
 }
 
 static void give_client(struct run *r, unsigned target, struct http_client *client)
@@ -135,7 +127,7 @@ static void give_client(struct run *r, unsigned target, struct http_client *clie
     struct spare *s = &r->spare[target];
     if (s->count == s->room) {
         s->room = s->room ? 2 * s->room : 16;
-        s->list = must(realloc(s->list, s->room * sizeof(struct http_client *)));
+        s->list = memory_must(realloc(s->list, s->room * sizeof(struct http_client *)));
     }
     s->list[s->count++] = client;
 }
@@ -186,7 +178,7 @@ static void send_to(struct run *r, struct item *item, unsigned target)
                                              (uint64_t)(answer_number(item->record, "timeout_s") * 1e3)};
     struct http_client *client = take_client(r, target);
     if (!http_group_start(r->group, client, &request))
-        must(NULL);
+        memory_must(NULL);
     item->clients[target] = client;
     http_group_turn(r->group, 0);
 }
@@ -408,7 +400,7 @@ bool replay_run(const struct replay_options *o, struct journal_lines *lines, str
                 struct replay_judge *judge)
 {
     struct run r = {
-        .o = o, .lines = lines, .world = world, .judge = judge, .group = must(http_group_create())};
+        .o = o, .lines = lines, .world = world, .judge = judge, .group = memory_must(http_group_create())};
     while (!stops(&r)) {
         if (!r.first && !r.ended)
             read_more(&r);

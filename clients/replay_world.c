@@ -2,6 +2,7 @@
 /* replay_world.c - see replay_world.h. */
 #include "clients/replay_world.h"
 #include "clients/answer.h"
+#include "clients/memory.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -28,15 +29,6 @@ static const char *const daemons_own = "the daemon did it by itself (snapshots, 
                              "prefixes; more than 64 KiB)",
                          *const too_long = "a body of more than 64 KiB",
                          *const no_lease = "a lease whose blocks are not known here";
-
-static void *must(void *memory)
-{
-    if (!memory) {
-        fputs("attnctl: out of memory\n", stderr);
-        abort();
-    }
-    return memory;
-}
 
 /* ---- reading records ------------------------------------------------------------------------------- */
 
@@ -103,10 +95,10 @@ static void remove_thing(struct replay_world *w, uint64_t id)
 static struct replay_thing *add_thing(struct replay_world *w, uint64_t id, bool lease)
 {
     remove_thing(w, id);
-    struct replay_thing *t = must(calloc(1, sizeof *t));
+    struct replay_thing *t = memory_must(calloc(1, sizeof *t));
     t->id = id;
     t->lease = lease;
-    t->cursors = must(calloc(w->model.layers, sizeof *t->cursors));
+    t->cursors = memory_must(calloc(w->model.layers, sizeof *t->cursors));
     id_map_put(&w->things, id, t);
     return t;
 }
@@ -142,7 +134,7 @@ static void make_room(struct replay_thing *t, uint32_t end)
     if (end <= t->room)
         return;
     uint32_t room = 2 * end;
-    t->contents = must(realloc(t->contents, room * sizeof *t->contents));
+    t->contents = memory_must(realloc(t->contents, room * sizeof *t->contents));
     memset(t->contents + t->room, 0, (room - t->room) * sizeof *t->contents);
     t->room = room;
 }
@@ -154,7 +146,7 @@ static void name_tokens(struct replay_thing *t, const cJSON *ids, uint32_t skip,
     uint32_t at = 0;
     if (end <= skip)
         return;
-    t->chain = must(realloc(t->chain, (t->known + end - skip) * sizeof *t->chain));
+    t->chain = memory_must(realloc(t->chain, (t->known + end - skip) * sizeof *t->chain));
     cJSON_ArrayForEach (id, ids) {
         if (at >= skip && at < end) {
             t->chain[t->known] =
@@ -193,7 +185,7 @@ static const char *put_json(struct replay_call *call, cJSON *tree)
 {
     call->body = cJSON_PrintUnformatted(tree);
     cJSON_Delete(tree);
-    must(call->body);
+    memory_must(call->body);
     call->bytes = strlen(call->body);
     if (call->bytes <= JSON_BYTES)
         return NULL;
@@ -205,7 +197,7 @@ static const char *put_json(struct replay_call *call, cJSON *tree)
 static const char *put_tensors(struct replay_call *call, struct tensors *t)
 {
     call->type = "application/x-safetensors";
-    call->body = must(tensors_body(t, NULL, &call->bytes));
+    call->body = memory_must(tensors_body(t, NULL, &call->bytes));
     tensors_free(t);
     return NULL;
 }
@@ -232,7 +224,7 @@ static void add_page(struct replay_call *call, const cJSON *request)
 static void copy_list(cJSON *to, const char *name, const cJSON *list)
 {
     if (cJSON_GetArraySize(list) > 0)
-        cJSON_AddItemToObject(to, name, must(cJSON_Duplicate(list, true)));
+        cJSON_AddItemToObject(to, name, memory_must(cJSON_Duplicate(list, true)));
 }
 
 static void add_options(cJSON *to, const cJSON *of)
@@ -254,7 +246,7 @@ static uint64_t id_of_new(const cJSON *request, const cJSON *answer)
 
 static cJSON *create_object(const cJSON *of, uint64_t id)
 {
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     if (id)
         cJSON_AddNumberToObject(o, "id", (double)id);
     if (answer_text(of, "salt")[0])
@@ -267,7 +259,7 @@ static cJSON *create_object(const cJSON *of, uint64_t id)
 static void add_tokens(struct tensors *t, const char *name, const cJSON *ids)
 {
     size_t n = (size_t)cJSON_GetArraySize(ids), at = 0;
-    int64_t *values = must(calloc(n + 1, sizeof *values));
+    int64_t *values = memory_must(calloc(n + 1, sizeof *values));
     const cJSON *id;
     cJSON_ArrayForEach (id, ids)
         values[at++] = (int64_t)id->valuedouble;
@@ -304,7 +296,7 @@ static void add_children(cJSON *o, const cJSON *request, const cJSON *answer)
     if (cJSON_GetArraySize(asked) > 0) {
         copy_list(o, "ids", asked);
     } else if (cJSON_GetArraySize(member(answer, "sequences")) > 0) {
-        cJSON *ids = must(cJSON_AddArrayToObject(o, "ids"));
+        cJSON *ids = memory_must(cJSON_AddArrayToObject(o, "ids"));
         cJSON_ArrayForEach (child, member(answer, "sequences"))
             cJSON_AddItemToArray(ids, cJSON_CreateNumber(answer_number(child, "id")));
     } else {
@@ -316,7 +308,7 @@ static void add_children(cJSON *o, const cJSON *request, const cJSON *answer)
 
 static const char *make_fork(const cJSON *request, const cJSON *answer, struct replay_call *call)
 {
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     add_children(o, request, answer);
     return put_json(call, o);
 }
@@ -324,11 +316,11 @@ static const char *make_fork(const cJSON *request, const cJSON *answer, struct r
 static const char *make_batch(const cJSON *request, const cJSON *answer, struct replay_call *call)
 {
     const cJSON *result = member(answer, "results") ? member(answer, "results")->child : NULL;
-    cJSON *o = must(cJSON_CreateObject()), *ops = must(cJSON_AddArrayToObject(o, "ops"));
+    cJSON *o = memory_must(cJSON_CreateObject()), *ops = memory_must(cJSON_AddArrayToObject(o, "ops"));
     const cJSON *op;
     cJSON_ArrayForEach (op, member(request, "ops")) {
         bool creates = is(op, "op", "create");
-        cJSON *to = creates ? create_object(op, id_of_new(op, result)) : must(cJSON_CreateObject());
+        cJSON *to = creates ? create_object(op, id_of_new(op, result)) : memory_must(cJSON_CreateObject());
         cJSON_AddStringToObject(to, "op", answer_text(op, "op"));
         if (creates)
             copy_list(to, "tokens", member(op, "tokens"));
@@ -377,7 +369,7 @@ static void note_odd(struct replay_world *w, const struct replay_thing *t, uint3
         if (!t->contents[i] || t->contents[i] == t->chain[i])
             continue;
         if (!odd) {
-            odd = must(calloc(1, sizeof *odd));
+            odd = memory_must(calloc(1, sizeof *odd));
             id_map_put(&w->odd, t->chain[i], odd);
         }
         *odd = t->contents[i];
@@ -408,7 +400,7 @@ static void add_keys_and_values(struct tensors *t, const struct model *m, const 
     } both[] = {{"k", STREAM_K}, {"v", STREAM_V}};
     size_t wide = (size_t)m->kv_heads * m->head_dim;
     const uint64_t shape[] = {layers, rows, m->kv_heads, m->head_dim};
-    float *values = must(calloc(layers * rows * wide + 1, sizeof *values));
+    float *values = memory_must(calloc(layers * rows * wide + 1, sizeof *values));
     for (size_t i = 0; i < sizeof both / sizeof both[0]; i++) {
         for (uint32_t layer = 0; layer < layers; layer++) {
             for (size_t row = 0; row < rows; row++)
@@ -425,7 +417,7 @@ static void add_queries(struct tensors *t, const struct model *m, uint64_t diges
 {
     size_t wide = (size_t)m->query_heads * m->head_dim;
     const uint64_t shape[] = {rows, m->query_heads, m->head_dim};
-    float *values = must(calloc(rows * wide + 1, sizeof *values));
+    float *values = memory_must(calloc(rows * wide + 1, sizeof *values));
     tensors_generate(digest, layer * STREAMS + STREAM_Q, 0, rows * wide, values);
     tensors_add_values(t, "q", m->dtype, 3, shape, values);
     free(values);
@@ -460,9 +452,9 @@ static const char *make_attend(struct replay_world *w, const cJSON *request, con
          q = cJSON_IsTrue(member(request, "q"));
     bool again = is(answer, "status", "content_conflict");
     uint64_t digest = hex(request, "digest");
-    int64_t *ids = must(calloc(3 * count + 3, sizeof *ids)), *indptr = ids + count,
+    int64_t *ids = memory_must(calloc(3 * count + 3, sizeof *ids)), *indptr = ids + count,
             *positions = indptr + count + 1;
-    uint64_t *contents = must(calloc(rows + 1, sizeof *contents));
+    uint64_t *contents = memory_must(calloc(rows + 1, sizeof *contents));
     if (layer >= m->layers)
         layer = 0;
     if (was_done(answer))
@@ -530,9 +522,9 @@ static const char *make_paged(const struct replay_world *w, const cJSON *request
         return no_lease;
     cJSON_ArrayForEach (table, tables)
         columns = (size_t)cJSON_GetArraySize(table) > columns ? (size_t)cJSON_GetArraySize(table) : columns;
-    int64_t *ids = must(calloc(sequences * columns + tokens + 1, sizeof *ids)),
+    int64_t *ids = memory_must(calloc(sequences * columns + tokens + 1, sizeof *ids)),
             *places = ids + sequences * columns;
-    uint64_t *contents = must(calloc(tokens + 1, sizeof *contents));
+    uint64_t *contents = memory_must(calloc(tokens + 1, sizeof *contents));
     cJSON_ArrayForEach (table, tables) {
         size_t column = 0;
         cJSON_ArrayForEach (item, table)
@@ -575,7 +567,7 @@ static const char *make_merge(const struct replay_world *w, const cJSON *request
     const uint64_t shape[] = {integer(request, "states"), integer(request, "rows"), m->query_heads,
                               m->head_dim};
     size_t heads = (size_t)(shape[0] * shape[1] * shape[2]), seed = (size_t)integer(request, "request");
-    float *values = must(calloc(heads * m->head_dim + 1, sizeof *values));
+    float *values = memory_must(calloc(heads * m->head_dim + 1, sizeof *values));
     struct tensors t = {0};
     tensors_generate(seed, STREAM_O, 0, heads * m->head_dim, values);
     tensors_add_values(&t, "o", m->dtype, 4, shape, values);
@@ -589,7 +581,7 @@ static const char *make_merge(const struct replay_world *w, const cJSON *request
 static const char *make_parameters(const cJSON *request, struct replay_call *call)
 {
     static const char *const names[] = {"sinks", "alibi_slopes", "k_scale", "v_scale"};
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         copy_list(o, names[i], member(request, names[i]));
     return put_json(call, o);
@@ -605,7 +597,7 @@ static cJSON *sequences_entry(const cJSON *r)
     if (answer_number(r, "arrival_s") > 0 || cJSON_GetArraySize(spans) > 1 ||
         (span && !is(span, "content", "prefix")) || priority > 1000 || priority < -1000)
         return NULL;
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     cJSON_AddNumberToObject(o, "prompt", answer_number(r, "prompt"));
     cJSON_AddNumberToObject(o, "decode", answer_number(r, "decode"));
     if (priority != 0)
@@ -630,7 +622,7 @@ static cJSON *trace_entry(const cJSON *r)
     double end = 0, prompt = answer_number(r, "prompt");
     if (integer(r, "forks") || answer_number(r, "priority") != 0)
         return NULL;
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     cJSON_AddNumberToObject(o, "arrival_s", answer_number(r, "arrival_s"));
     cJSON_AddNumberToObject(o, "prompt", prompt);
     cJSON_AddNumberToObject(o, "decode", answer_number(r, "decode"));
@@ -650,7 +642,7 @@ static cJSON *trace_entry(const cJSON *r)
 static bool add_entries(cJSON *body, const char *name, cJSON *(*entry_of)(const cJSON *r),
                         const cJSON *requests)
 {
-    cJSON *list = must(cJSON_AddArrayToObject(body, name)), *last = NULL;
+    cJSON *list = memory_must(cJSON_AddArrayToObject(body, name)), *last = NULL;
     const cJSON *r, *before = NULL;
     cJSON_ArrayForEach (r, requests) {
         cJSON *count = last && entry_of == sequences_entry && cJSON_Compare(r, before, true)
@@ -675,7 +667,7 @@ static bool add_entries(cJSON *body, const char *name, cJSON *(*entry_of)(const 
 
 static const char *make_workload(const struct replay_world *w, const cJSON *request, struct replay_call *call)
 {
-    cJSON *o = must(cJSON_CreateObject());
+    cJSON *o = memory_must(cJSON_CreateObject());
     const cJSON *requests = member(request, "requests");
     double deadline = answer_number(request, "deadline_s");
     cJSON_AddNumberToObject(o, "seed", answer_number(request, "seed"));
@@ -828,11 +820,11 @@ static const char *make_body(struct replay_world *w, enum kind_of_body body, con
     case BODY_BATCH:
         return make_batch(request, answer, call);
     case BODY_TRUNCATE:
-        o = must(cJSON_CreateObject());
+        o = memory_must(cJSON_CreateObject());
         cJSON_AddNumberToObject(o, "length", answer_number(request, "length"));
         return put_json(call, o);
     case BODY_MOVED:
-        o = must(cJSON_CreateObject());
+        o = memory_must(cJSON_CreateObject());
         cJSON_AddStringToObject(o, "moved_to", answer_text(request, "moved_to"));
         cJSON_AddNumberToObject(o, "length", answer_number(request, "length"));
         return put_json(call, o);
@@ -909,7 +901,7 @@ static void note_children(struct replay_world *w, uint64_t parent, const cJSON *
         t->known = cut && cut_at < from->known ? cut_at : from->known;
         if (t->known > length_of(w, t))
             t->known = length_of(w, t);
-        t->chain = must(calloc(t->known + 1, sizeof *t->chain));
+        t->chain = memory_must(calloc(t->known + 1, sizeof *t->chain));
         if (t->known)
             memcpy(t->chain, from->chain, t->known * sizeof *t->chain);
         t->cached = from->cached;
@@ -982,7 +974,7 @@ static void note_lease(struct replay_world *w, const cJSON *answer)
     const cJSON *blocks = member(answer, "block_ids"), *block;
     struct replay_thing *t =
         add_thing(w, integer(cJSON_GetArrayItem(member(answer, "sequences"), 0), "id"), true);
-    t->blocks = must(calloc((size_t)cJSON_GetArraySize(blocks) + 1, sizeof *t->blocks));
+    t->blocks = memory_must(calloc((size_t)cJSON_GetArraySize(blocks) + 1, sizeof *t->blocks));
     cJSON_ArrayForEach (block, blocks)
         t->blocks[t->count++] = (uint32_t)block->valuedouble;
 }
@@ -1024,13 +1016,13 @@ void replay_world_learn(struct replay_world *w, const cJSON *request, const cJSO
         if (!t || (uint32_t)cJSON_GetArraySize(blocks) != t->count)
             return;
         free(t->here[target]);
-        t->here[target] = must(calloc(t->count + 1, sizeof *t->blocks));
+        t->here[target] = memory_must(calloc(t->count + 1, sizeof *t->blocks));
         cJSON_ArrayForEach (block, blocks)
             t->here[target][n++] = (uint32_t)block->valuedouble;
     } else if (is(request, "what", "workload_start")) {
         uint64_t *ids = id_map_get(&w->workloads, integer(answer, "workload"));
         if (!ids) {
-            ids = must(calloc(REPLAY_TARGETS, sizeof *ids));
+            ids = memory_must(calloc(REPLAY_TARGETS, sizeof *ids));
             id_map_put(&w->workloads, integer(answer, "workload"), ids);
         }
         ids[target] = integer(here, "id");

@@ -47,8 +47,8 @@ struct replay_world {
     struct id_map things;    /* struct replay_thing */
     struct id_map workloads; /* by recorded id: uint64_t [REPLAY_TARGETS], ids now */
     uint32_t astray;         /* things that are */
-    struct id_map
-        odd; /* by a hash of tokens: uint64_t, what a row that they name follows from, if not from them */
+    /* by a hash of tokens: uint64_t, what a row that they name follows from, where that is something else */
+    struct id_map odd;
 };
 
 /* A request as it is sent. */
