@@ -12,6 +12,7 @@
 #include "config/json.h"
 #include "config/log.h"
 #include "config/model_constants.h"
+#include "config/zmq_address.h"
 
 #include <cjson/cJSON.h>
 
@@ -201,6 +202,21 @@ static const struct key keys[] = {
      "on: ids of tokens are recorded as they are; off: hashed, by a key that is never written"},
     {"debug.poison", KIND_ENUM, AT(poison), 0, 0, "\"off\"", off_on_names,
      "on: slots that nobody has written are NaN, and a call whose output is NaN is told which one it has read (docs/POISON.md); not with journal.path"},
+    {"events.zmq.endpoint", KIND_STRING, AT(events.endpoint), 0, 0, "\"\"", NULL,
+     "ipc://PATH (a socket of mode 0600) or tcp://HOST:PORT, where events of the prefix cache are published as vLLM's (docs/EVENTS.md); not loopback: wants curve_file and token_ids; empty: nowhere"},
+    {"events.zmq.replay", KIND_STRING, AT(events.replay), 0, 0, "\"\"", NULL,
+     "likewise, where past batches can be asked for; empty: nowhere"},
+    {"events.zmq.replay_bytes", KIND_BYTES, AT(events.replay_bytes), 1 << 16, (double)(UINT64_C(1) << 40), "\"16MiB\"", NULL,
+     "of past batches that are kept for that"},
+    {"events.zmq.topic", KIND_STRING, AT(events.topic), 0, 0, "\"\"", NULL, "first frame of a batch, by which subscribers choose"},
+    {"events.zmq.hwm", KIND_U32, AT(events.hwm), 1, 1000000, "1000", NULL,
+     "batches that wait for a subscriber who does not read; what comes then it misses"},
+    {"events.zmq.curve_file", KIND_STRING, AT(events.curve_file), 0, 0, "\"\"", NULL,
+     "CURVE keys, of mode 0600: a line `secret KEY`, and a line `client KEY` for each public key that may subscribe; empty: no CURVE"},
+    {"events.zmq.token_ids", KIND_ENUM, AT(events.token_ids), 0, 0, "\"off\"", off_on_names,
+     "on: events, which have the token ids of prompts, may leave this machine"},
+    {"events.zmq.salted", KIND_ENUM, AT(events.salted), 0, 0, "\"off\"", off_on_names,
+     "on: blocks of salted sequences are published too, with their salts"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
 };
@@ -272,9 +288,14 @@ static int wants_integer(const struct key *key, char *reason)
     return ATTND_INVALID;
 }
 
+/* One of the names; of off and on also false and true. */
 static int store_enum(const struct key *key, const cJSON *item, int *value, char *reason)
 {
     size_t n = 0;
+    if (key->names == off_on_names && cJSON_IsBool(item)) {
+        *value = cJSON_IsTrue(item);
+        return 0;
+    }
     if (cJSON_IsString(item)) {
         for (int i = 0; key->names[i]; i++) {
             if (strcmp(key->names[i], item->valuestring) == 0) {
@@ -447,6 +468,17 @@ static int apply_defaults(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
+/* Whether keys begin with this path and a dot. */
+static bool is_section(const char *path)
+{
+    size_t n = strlen(path);
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strncmp(keys[i].path, path, n) == 0 && keys[i].path[n] == '.')
+            return true;
+    }
+    return false;
+}
+
 /* Every member of `tree`, whose path so far is `prefix`: a section is entered, a key assigned. */
 static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const char *file, const char *text,
                       size_t bytes, char error[CONFIG_ERROR_BYTES])
@@ -464,8 +496,8 @@ static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const c
             cJSON_DetachItemViaPointer(tree, item);
             rc = assign(c, key, FROM_FILE, item, place, error);
             place = NULL; /* kept by the origin */
-        } else if (cJSON_IsObject(item) && !*prefix) {
-            rc = apply_tree(c, item, item->string, file, text, bytes, error);
+        } else if (cJSON_IsObject(item) && (!*prefix || (n < (int)sizeof path && is_section(path)))) {
+            rc = apply_tree(c, item, path, file, text, bytes, error);
         } else {
             rc = fail(error, "%s: %s: no such key (attnd --help lists them)", place, path);
         }
@@ -544,7 +576,7 @@ static cJSON *parse_word(const struct key *key, const char *text)
 {
     struct json_error ignored;
     cJSON *item = NULL;
-    bool bare = key->kind == KIND_STRING || key->kind == KIND_ENUM;
+    bool bare = key->kind == KIND_STRING || (key->kind == KIND_ENUM && key->names != off_on_names);
     if (!bare && json_parse(text, strlen(text), &item, &ignored) == 0)
         return item;
     return cJSON_CreateString(text);
@@ -738,6 +770,38 @@ static int check_journal(const struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
+/* An address of events: batches have the token ids of prompts, so they leave the machine for those only who have a key, and when that
+ * is wanted. */
+static int check_events_address(const struct config *c, const char *path, const char *text,
+                                char error[CONFIG_ERROR_BYTES])
+{
+    struct zmq_address address;
+    char reason[ZMQ_ADDRESS_REASON_BYTES];
+    if (!*text)
+        return 0;
+    if (zmq_address_parse(text, &address, reason) != 0)
+        return misfit(c, path, reason, error);
+    if (!address.is_local && (!c->events.curve_file[0] || !c->events.token_ids))
+        return misfit(c, path,
+                      "events have the token ids of prompts: an address that is not loopback wants "
+                      "events.zmq.curve_file and events.zmq.token_ids on",
+                      error);
+    return 0;
+}
+
+static int check_events(const struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    const struct config_events *e = &c->events;
+    int rc = check_events_address(c, "events.zmq.endpoint", e->endpoint, error);
+    if (rc == 0)
+        rc = check_events_address(c, "events.zmq.replay", e->replay, error);
+    if (rc == 0 && e->replay[0] && !e->endpoint[0])
+        rc = misfit(c, "events.zmq.replay", "nothing is published: events.zmq.endpoint is not set", error);
+    if (rc == 0 && e->replay[0] && strcmp(e->replay, e->endpoint) == 0 && strncmp(e->replay, "ipc:", 4) == 0)
+        rc = misfit(c, "events.zmq.replay", "wants another path than events.zmq.endpoint", error);
+    return rc;
+}
+
 int config_load(struct config *config, const struct config_inputs *inputs, char error[CONFIG_ERROR_BYTES])
 {
     *config = (struct config){.origins = calloc(KEY_COUNT, sizeof *config->origins)};
@@ -765,6 +829,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = check_file_blocks(config, error);
     if (rc == 0)
         rc = check_journal(config, error);
+    if (rc == 0)
+        rc = check_events(config, error);
     if (rc != 0)
         config_deinit(config);
     return rc;
@@ -789,17 +855,53 @@ static const struct key *overruled_key(const struct config *c)
     return origin_of(c, bytes)->kind > origin_of(c, blocks)->kind ? blocks : bytes;
 }
 
-/* Bytes of the path that name its section; 0 for a key at the top. */
-static size_t section_bytes(const char *path)
+/* How deep a key is in sections. */
+static unsigned depth_of(const char *path)
 {
-    const char *dot = strchr(path, '.');
-    return dot ? (size_t)(dot - path) : 0;
+    unsigned depth = 0;
+    while ((path = strchr(path, '.')) != NULL) {
+        depth++;
+        path++;
+    }
+    return depth;
 }
 
-static bool same_section(const struct key *a, const struct key *b)
+/* How many sections, from the outermost on, two keys have in common; none with NULL. */
+static unsigned shared_depth(const struct key *a, const struct key *b)
 {
-    size_t n = section_bytes(a->path);
-    return n == section_bytes(b->path) && strncmp(a->path, b->path, n) == 0;
+    unsigned depth = 0;
+    for (size_t i = 0; a && b && a->path[i] && a->path[i] == b->path[i]; i++)
+        depth += a->path[i] == '.';
+    return depth;
+}
+
+/* The part of a path that is so deep, and its bytes. */
+static const char *part_of(const char *path, unsigned depth, int *bytes)
+{
+    while (depth-- > 0)
+        path = strchr(path, '.') + 1;
+    *bytes = (int)strcspn(path, ".");
+    return path;
+}
+
+/* One key, with the sections that begin with it and those that end. */
+static void print_key(FILE *out, const struct config *config, const struct key *key, const struct key *before,
+                      const struct key *next)
+{
+    const struct config_origin *origin = origin_of(config, key);
+    unsigned depth = depth_of(key->path), shared = shared_depth(key, next);
+    char *value = cJSON_PrintUnformatted(origin->item);
+    int n;
+    for (unsigned i = shared_depth(before, key); i < depth; i++) {
+        const char *part = part_of(key->path, i, &n);
+        fprintf(out, "%*s\"%.*s\": {\n", 2 * (int)i + 2, "", n, part);
+    }
+    const char *name = part_of(key->path, depth, &n);
+    fprintf(out, "%*s\"%.*s\": %s%s // %s\n", 2 * (int)depth + 2, "", n, name, value ? value : "null",
+            next && shared == depth ? "," : "", origin->place);
+    for (unsigned i = depth; i-- > shared;)
+        fprintf(out, "%*s}%s\n", 2 * (int)i + 2, "", next && i == shared ? "," : "");
+    free(value);
 }
 
 void config_print(const struct config *config, FILE *out)
@@ -811,21 +913,8 @@ void config_print(const struct config *config, FILE *out)
             shown[count++] = &keys[i];
     }
     fputs("{\n", out);
-    for (size_t i = 0; i < count; i++) {
-        const struct config_origin *origin = origin_of(config, shown[i]);
-        size_t section = section_bytes(shown[i]->path);
-        bool first = i == 0 || !same_section(shown[i - 1], shown[i]);
-        bool last = i + 1 == count || !same_section(shown[i], shown[i + 1]);
-        char *value = cJSON_PrintUnformatted(origin->item);
-        if (section && first)
-            fprintf(out, "  \"%.*s\": {\n", (int)section, shown[i]->path);
-        fprintf(out, "%s\"%s\": %s%s // %s\n", section ? "    " : "  ",
-                shown[i]->path + section + (section > 0), value ? value : "null", section && last ? "" : ",",
-                origin->place);
-        if (section && last)
-            fputs(i + 1 == count ? "  }\n" : "  },\n", out);
-        free(value);
-    }
+    for (size_t i = 0; i < count; i++)
+        print_key(out, config, shown[i], i ? shown[i - 1] : NULL, i + 1 < count ? shown[i + 1] : NULL);
     fputs("}\n", out);
 }
 

@@ -70,6 +70,19 @@ struct config_limits {
     uint64_t staging_bytes;    /* of memory for bodies with tensors and for outputs, all together */
 };
 
+/* Events of the prefix cache for subscribers by ZeroMQ (docs/EVENTS.md). */
+struct config_events {
+    char endpoint[CONFIG_STRING_BYTES]; /* where batches are published; empty: nowhere */
+    char replay[CONFIG_STRING_BYTES];   /* where past ones can be asked for; empty: nowhere */
+    char topic[CONFIG_STRING_BYTES];    /* first frame of a batch */
+    char curve_file
+        [CONFIG_STRING_BYTES]; /* keys of the daemon and of subscribers; empty: everybody may subscribe */
+    uint64_t replay_bytes;     /* of past batches that are kept */
+    uint32_t hwm;              /* batches that wait for one subscriber; later ones it misses */
+    int token_ids;             /* 0 or 1: batches, which have token ids, may leave this machine */
+    int salted;                /* 0 or 1: blocks of salted sequences are told of, too */
+};
+
 /* When a workload's sequence may start. */
 enum admission {
     ADMISSION_FORECAST,  /* when all that run can come to their end without more blocks than there are */
@@ -127,6 +140,7 @@ struct config {
     uint64_t journal_bytes, journal_file_bytes; /* of all files; of one */
     int journal_token_ids;                      /* 0 or 1: ids of tokens are recorded as they are */
     int poison;                                 /* 0 or 1: debug.poison */
+    struct config_events events;
     enum log_level log_level;
     enum log_format log_format;
     struct config_origin *origins; /* owned: text and place of each key's value */

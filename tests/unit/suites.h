@@ -47,7 +47,9 @@
     XX(snapshot)                                                                                             \
     XX(staging)                                                                                              \
     XX(doorbell)                                                                                             \
-    XX(http_tally)
+    XX(http_tally)                                                                                           \
+    XX(msgpack)                                                                                              \
+    XX(zmq_address)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)

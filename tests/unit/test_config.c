@@ -100,6 +100,20 @@ static const struct {
     {"{\"pool\": {\"blocks\": 1, \"bytes\": 65536}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:33: pool.bytes: set pool.blocks or pool.bytes, not both"},
     {NULL, NULL, "pool.blocks", "--set pool.blocks: wants path=value"},
+    {"{\"events\": {\n\"zmq\": {\"endpoint\": \"tcp://127.0.0.1\"}}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:2:21: events.zmq.endpoint: tcp:// wants HOST:PORT or [HOST]:PORT; port *: "
+     "any free one"},
+    {"{\"events\": {\"zmq\": {\"endpoynt\": 1}}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:33: events.zmq.endpoynt: no such key (attnd --help lists them)"},
+    {"{\"events\": {\"smq\": {}}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:20: events.smq: no such key (attnd --help lists them)"},
+    {NULL, NULL, "events.zmq.replay=ipc:///tmp/a",
+     "--set events.zmq.replay=ipc:///tmp/a: events.zmq.replay: nothing is published: events.zmq.endpoint is "
+     "not set"},
+    {"{\"events\": {\"zmq\": {\"endpoint\": \"ipc:///tmp/a\"}}}", NULL, "events.zmq.replay=ipc:///tmp/a",
+     "--set events.zmq.replay=ipc:///tmp/a: events.zmq.replay: wants another path than events.zmq.endpoint"},
+    {NULL, NULL, "events.zmq.token_ids=maybe",
+     "--set events.zmq.token_ids=maybe: events.zmq.token_ids: wants one of \"off\" \"on\""},
 };
 
 START_TEST(mistakes_name_place_and_reason)
@@ -108,6 +122,60 @@ START_TEST(mistakes_name_place_and_reason)
     const char *error = load(&c, mistakes[_i].file, mistakes[_i].variable, mistakes[_i].set);
     ck_assert_ptr_nonnull(error);
     ck_assert_str_eq(error, mistakes[_i].error);
+}
+END_TEST
+
+/* Events leave the machine for those only who have a key, and when that is wanted: both, or neither helps. */
+START_TEST(events_have_token_ids)
+{
+    static const char *const remote[] = {"tcp://0.0.0.0:5557", "tcp://192.0.2.1:5557", "tcp://[::]:*",
+                                         "tcp://[::ffff:127.0.0.1]:1"};
+    static const char *const local[] = {"ipc:///run/attnd/events", "tcp://127.0.0.1:*",
+                                        "tcp://127.9.0.1:5557", "tcp://[::1]:0"};
+    static const char *const words[] = {"\"off\"", "\"on\"", "false", "true"};
+    for (size_t i = 0; i < 4 * 4 * 2 * 2 * 2; i++) {
+        bool is_remote = i & 1, replay = i >> 1 & 1, curve = i >> 2 & 1, on = i >> 3 & 1;
+        const char *word = words[i >> 3 & 3], *address = (is_remote ? remote : local)[i >> 5 & 3];
+        char text[512];
+        struct config c;
+        snprintf(text, sizeof text,
+                 "{\"events\": {\"zmq\": {\"endpoint\": \"%s\", \"replay\": \"%s\", \"curve_file\": \"%s\", "
+                 "\"token_ids\": %s}}}",
+                 replay ? "ipc:///tmp/a" : address, replay ? address : "", curve ? "/etc/keys" : "", word);
+        const char *error = load(&c, text, NULL, NULL);
+        ck_assert_msg((error == NULL) == (!is_remote || (curve && on)), "%s: %s", text,
+                      error ? error : "taken");
+        if (error)
+            ck_assert_msg(strstr(error, replay ? ": events.zmq.replay: events have the token ids"
+                                               : ": events.zmq.endpoint: events have the token ids"),
+                          "%s", error);
+        else
+            config_deinit(&c);
+    }
+}
+END_TEST
+
+/* What --print-config prints is a file that says the same. */
+START_TEST(sections_within_sections_are_printed)
+{
+    struct config c, again;
+    char *text = NULL;
+    size_t n;
+    FILE *out = open_memstream(&text, &n);
+    ck_assert_ptr_null(
+        load(&c, "{\"events\": {\"zmq\": {\"topic\": \"kv\", \"salted\": true}}, \"node\": 3}", NULL, NULL));
+    config_print(&c, out);
+    fclose(out);
+    ck_assert_ptr_nonnull(
+        strstr(text, "\n  \"events\": {\n    \"zmq\": {\n      \"endpoint\": \"\", // default\n"));
+    ck_assert_ptr_nonnull(strstr(text, "\n    }\n  },\n  \"log\": {\n"));
+    ck_assert_msg(load(&again, text, NULL, NULL) == NULL, "%s", text);
+    ck_assert_str_eq(again.events.topic, "kv");
+    ck_assert_int_eq(again.events.salted, 1);
+    ck_assert_uint_eq(again.node, 3);
+    free(text);
+    config_deinit(&c);
+    config_deinit(&again);
 }
 END_TEST
 
@@ -211,6 +279,8 @@ TCase *config_case(void)
     tcase_add_test(tc, a_text_is_what_a_file_would_be);
     tcase_add_test(tc, stronger_sources_win);
     tcase_add_loop_test(tc, mistakes_name_place_and_reason, 0, sizeof mistakes / sizeof mistakes[0]);
+    tcase_add_test(tc, events_have_token_ids);
+    tcase_add_test(tc, sections_within_sections_are_printed);
     tcase_add_test(tc, constants_expand);
     tcase_add_test(tc, bug_pool_bytes_wrapped_around);
     tcase_add_test(tc, the_stronger_pool_key_counts);
