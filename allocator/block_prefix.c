@@ -119,6 +119,18 @@ bool block_tables_chain(struct block_tables *t, uint32_t id, struct block_chain 
     return true;
 }
 
+bool block_tables_published(const struct block_tables *t, uint32_t id, struct block_published *published)
+{
+    if (!block_pool_is_published(t->pool, id))
+        return false;
+    const struct prefix_node *node = prefix_index_node(t->index, id);
+    *published = (struct block_published){.hash = node->chain.low,
+                                          .parent = node->parent,
+                                          .tokens = &t->tokens[(uint64_t)id * t->o.block_size]};
+    published->salt_bytes = (uint32_t)prefix_index_salt(t->index, node->root, &published->salt);
+    return true;
+}
+
 /* Take `id` and everything that was published below it out of the index, as many blocks as there is work
  * for; true when all are. No resident sequence but the caller's holds any of it. */
 static bool unpublish_some(struct block_tables *t, uint32_t id, uint32_t *work)

@@ -232,6 +232,20 @@ struct block_chain {
 bool block_tables_chain(struct block_tables *tables, uint32_t id, struct block_chain *chain, uint32_t *ids,
                         uint32_t most);
 
+/* A published block. */
+struct block_published {
+    uint64_t hash;          /* of all tokens from its root on: `hash` of a chain that ends with it */
+    uint32_t parent;        /* NO_BLOCK at the root */
+    uint32_t salt_bytes;    /* of its root; 0: none */
+    const void *salt;       /* [salt_bytes] */
+    const uint32_t *tokens; /* [block_size] ids */
+};
+
+/* block_tables_published(tables, id, published): what is published as a block; false: nothing. Pointers are valid until a table
+ * changes. O(1), with four cache misses. */
+bool block_tables_published(const struct block_tables *tables, uint32_t id,
+                            struct block_published *published);
+
 /* block_tables_trim: forget every cached block. Returns how many. */
 uint32_t block_tables_trim(struct block_tables *tables);
 

@@ -147,7 +147,7 @@ uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, cons
 size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt)
 {
     const struct root *r = &index->roots[root];
-    assert(root < index->roots_used && r->refs > 0);
+    assert(root < index->roots_used && (r->refs > 0 || r->published > 0));
     *salt = r->salt;
     return r->salt_bytes;
 }

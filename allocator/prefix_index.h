@@ -48,7 +48,7 @@ void prefix_index_destroy(struct prefix_index *index);
 uint32_t prefix_index_open_root(struct prefix_index *index, uint64_t owner, const void *salt,
                                 size_t salt_bytes);
 
-/* prefix_index_salt: the salt of a root, which stays as long as a reference; returns its bytes. */
+/* prefix_index_salt: the salt of a root, which stays as long as a reference or a published block; returns its bytes. */
 size_t prefix_index_salt(const struct prefix_index *index, uint32_t root, const void **salt);
 
 /* prefix_index_owner: who has opened a root. */

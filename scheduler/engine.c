@@ -28,6 +28,7 @@
 #include "scheduler/inspect.h"
 #include "scheduler/journal.h"
 #include "scheduler/journal_request.h"
+#include "scheduler/kv_events.h"
 #include "scheduler/policy.h"
 #include "scheduler/reservation.h"
 #include "scheduler/ring.h"
@@ -426,6 +427,7 @@ bool engine_turn(struct engine *e, double now_s)
     if (worked)
         journal_note_turn(e->state.journal);
     worked |= tell_news(e);
+    worked |= kv_events_turn(e->state.kv_events, tables_of(e));
     if (sequences_are_limited(e->state.sequences))
         atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
     return worked;
@@ -443,6 +445,7 @@ double engine_idle_s(const struct engine *e)
     idle = sooner(idle, step_roof_idle_s(e->state.steps, e->state.now_s));
     if (e->state.listeners.first)
         idle = sooner(idle, history_idle_s(&e->state, e->state.now_s));
+    idle = sooner(idle, kv_events_idle_s(e->state.kv_events, tables_of(e)));
     if (device_is_shared(e) && !e->state.failed)
         idle = sooner(idle, DEVICE_LOOK_S);
     return block_tables_counts(tables_of(e)).rows ? sooner(idle, LOOK_S) : idle;
@@ -868,6 +871,7 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->o.clock = options->clock ? options->clock : real_clock;
     e->state.config = options->config;
     e->state.journal = options->journal;
+    e->state.kv_events = options->kv_events;
     e->state.question_work = options->question_work ? options->question_work : QUESTION_WORK;
     e->wake = eventfd(0, EFD_CLOEXEC);
     int rc = backend_ops_replace_constants(&e->state, &options->config->constants);

@@ -16,6 +16,7 @@
 
 struct engine;
 struct journal;
+struct kv_events;
 
 struct engine_options {
     const struct config *config;
@@ -34,7 +35,8 @@ struct engine_options {
     int (*open_backend)(const struct attention_options *options, struct attention **attention,
                         char error[ATTENTION_ERROR_BYTES]);
     double (*clock)(void *cookie);
-    struct journal *journal;              /* that records, or checks; borrowed. NULL: none */
+    struct journal *journal;     /* that records, or checks; borrowed. NULL: none */
+    struct kv_events *kv_events; /* what changes in the prefix cache is told there; borrowed. NULL: nowhere */
     const struct step_measures *measures; /* of one that checks; NULL: they are made */
     uint32_t
         question_work; /* likewise: entries that a part of a long question looks at; 0: as many as serve best */

@@ -23,6 +23,7 @@ struct swap_cache;
 struct shares;
 struct doorbell;
 struct journal;
+struct kv_events;
 
 struct engine_state {
     const struct config *config;
@@ -38,6 +39,7 @@ struct engine_state {
     struct workload_run *workloads;
     struct doorbell *doorbell;        /* NULL: no client has registered memory */
     struct journal *journal;          /* NULL: there is none */
+    struct kv_events *kv_events;      /* NULL: nobody mirrors the prefix cache */
     struct steps *steps;              /* step.c: backend, tables, steps in flight */
     struct sequences *sequences;      /* sequence_ops.c, workload_run.c */
     struct prompts *prompts;          /* sequence_ops.c */

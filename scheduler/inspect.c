@@ -256,6 +256,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     stats->doorbell = doorbell_counts(state->doorbell);
     stats->journal = journal_state(state->journal);
+    stats->kv_events = kv_events_counts(state->kv_events);
     stats->own = tenants_use(sequences_tenants(state->sequences), request->key);
     sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
                     stats->states);

@@ -16,6 +16,7 @@
 #include "allocator/block_log.h"
 #include "allocator/prefix_index.h"
 #include "config/model_constants.h"
+#include "scheduler/kv_events.h"
 #include "scheduler/sequences.h"
 #include "scheduler/slicing.h"
 #include "scheduler/step.h"
@@ -409,6 +410,7 @@ struct journal_state {
 
 struct engine_stats {
     struct journal_state journal;
+    struct kv_events_counts kv_events;
     uint64_t epoch, preemptions;
     struct block_pool_counts pool;
     struct block_tables_counts tables;

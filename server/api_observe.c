@@ -249,6 +249,17 @@ static void write_journal(struct json_writer *w, const struct journal_state *jou
     json_close(w, '}');
 }
 
+static void write_kv_events(struct json_writer *w, const struct kv_events_counts *events)
+{
+    json_open(w, "kv_events", '{');
+    json_uint(w, "batches", events->batches);
+    json_uint(w, "stored", events->stored);
+    json_uint(w, "removed", events->removed);
+    json_uint(w, "replays", events->replays);
+    json_uint(w, "rescans", events->rescans);
+    json_close(w, '}');
+}
+
 static void render_stats(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
 {
@@ -304,6 +315,8 @@ static void render_stats(struct http_exchange *x, const struct request *request,
         write_transport(w, &s->doorbell);
     if (s->journal.on)
         write_journal(w, &s->journal);
+    if (s->kv_events.on)
+        write_kv_events(w, &s->kv_events);
     json_close(w, '}');
     json_raw(w, "\n");
 }
@@ -500,7 +513,8 @@ static const struct api_schema schemas[] = {
               "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
               "items:[Sequence] next:uint?} leases:uint "
               "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint} "
-              "journal?:{records:uint bytes:uint files:uint stopped:text?}}"},
+              "journal?:{records:uint bytes:uint files:uint stopped:text?} "
+              "kv_events?:{batches:uint stored:uint removed:uint replays:uint rescans:uint}}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint? fill?:uint? owner?:id|(other)?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns",

@@ -12,6 +12,7 @@
 #include "server/http_connection.h"
 #include "server/json_arena.h"
 #include "server/keys.h"
+#include "server/kv_publisher.h"
 #include "server/metrics.h"
 #include "server/registered.h"
 #include "server/routes.h"
@@ -102,8 +103,9 @@ struct daemon {
     uv_async_t start_done;     /* it has */
     enum exit_code start_code; /* EXIT_OK, or why there is no engine */
     struct engine *engine;
-    struct journal *journal; /* NULL: none */
-    uint64_t progress_ns;    /* when the pool's progress was last logged */
+    struct journal *journal;        /* NULL: none */
+    struct kv_publisher *publisher; /* likewise */
+    uint64_t progress_ns;           /* when the pool's progress was last logged */
 };
 
 enum {
@@ -574,6 +576,7 @@ static void end_engine(struct daemon *d)
     engine_destroy(d->state.engine); /* before the loop that it notifies */
     d->state.engine = NULL;
     journal_destroy(d->journal);
+    kv_publisher_close(d->publisher);
 }
 
 static void log_backend(const struct engine *engine)
@@ -598,6 +601,7 @@ static void create_engine(void *cookie)
                                            .swap = d->swap ? &swap : NULL,
                                            .budget = &d->state.memory,
                                            .journal = d->journal,
+                                           .kv_events = kv_publisher_events(d->publisher),
                                            .notify = notify,
                                            .progress = log_progress,
                                            .cookie = d};
@@ -633,6 +637,19 @@ static enum exit_code open_journal(struct daemon *d)
     if (rc == 0)
         return EXIT_OK;
     fprintf(stderr, "attnd: journal.path: %s\n", reason);
+    return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+}
+
+/* Bind what events are published on. */
+static enum exit_code open_publisher(struct daemon *d)
+{
+    char reason[KV_PUBLISHER_REASON_BYTES];
+    if (!d->state.config->events.endpoint[0])
+        return EXIT_OK;
+    int rc = kv_publisher_open(d->state.config, &d->publisher, reason);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: %s\n", reason);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -931,6 +948,7 @@ static void log_listeners(const struct daemon *d)
         log_line(LOG_INFO, "management on %s", http_listener_url(d->management));
     if (d->registered)
         log_line(LOG_INFO, "registered memory on %s", d->state.config->transport.address);
+    kv_publisher_log(d->publisher);
     if (d->state.keys)
         log_line(LOG_INFO, "%u keys", keys_count(d->state.keys));
 }
@@ -975,6 +993,8 @@ static enum exit_code serve(const struct config *config)
     code = open_state(&d);
     if (code == EXIT_OK)
         code = open_journal(&d);
+    if (code == EXIT_OK)
+        code = open_publisher(&d);
     if (code == EXIT_OK)
         code = start_engine(&d);
     json_arena_install();
@@ -1079,11 +1099,11 @@ static enum exit_code check_memory(const struct config *config)
              there = attention_memory_available(config->backend, config->device),
              connections = connection_bytes(config),
              host = config->host_blocks * geometry_block_bytes(&config->geometry),
-             history = history_bytes(config);
+             history = history_bytes(config), events = kv_publisher_bytes(config);
     bool on_device = attention_is_on_device(config->backend, config->device);
     uint64_t staging = on_device ? config->limits.staging_bytes : 0; /* else a part of memory.bytes */
-    uint64_t fixed =
-                 (on_device ? 0 : config->pool_bytes) + host + staging + connections + history + START_BYTES,
+    uint64_t fixed = (on_device ? 0 : config->pool_bytes) + host + staging + connections + history + events +
+                     START_BYTES,
              clients = config->memory_bytes ? config->memory_bytes
                        : here > fixed       ? here - fixed
                                             : 0;
@@ -1099,6 +1119,8 @@ static enum exit_code check_memory(const struct config *config)
     printf("connections              %u x %d KiB\n", config->limits.connections, HTTP_CONNECTION_BYTES >> 10);
     config_print_bytes(stdout, "  together", connections);
     config_print_bytes(stdout, "history of blocks", history);
+    if (events)
+        config_print_bytes(stdout, "kv events", events);
     config_print_bytes(stdout, "the daemon, about", START_BYTES);
     config_print_bytes(stdout, config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)",
                        clients);

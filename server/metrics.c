@@ -299,6 +299,12 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(gauge, "attnd_journal_stopped", STATS->journal.stopped != NULL,                                                          \
         "Whether the journal has ended before the daemon; /stats says why.")                                                     \
                                                                                                                                  \
+    ONE(counter, "attnd_kv_event_blocks_stored_total", STATS->kv_events.stored, "Published blocks that subscribers were told of.")\
+    ONE(counter, "attnd_kv_event_blocks_removed_total", STATS->kv_events.removed, "Of these, told to be no more.")               \
+    ONE(counter, "attnd_kv_event_batches_total", STATS->kv_events.batches, "Batches of these that were sent.")                   \
+    ONE(counter, "attnd_kv_event_replays_total", STATS->kv_events.replays, "Questions for past batches.")                        \
+    ONE(counter, "attnd_kv_event_rescans_total", STATS->kv_events.rescans, "Looks at all blocks, since changes came too fast.")  \
+                                                                                                                                 \
     ONE(gauge, "attnd_staging_bytes_used", LOOP->staging_used, "Of limits.staging_bytes.")                                       \
     ONE(gauge, "attnd_memory_bytes", LOOP->memory_limit, "For what clients have under way (memory.bytes).")                      \
     ONE(gauge, "attnd_memory_bytes_used", LOOP->memory_used, "Of these, taken.")                                                 \

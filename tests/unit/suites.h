@@ -49,7 +49,8 @@
     XX(doorbell)                                                                                             \
     XX(http_tally)                                                                                           \
     XX(msgpack)                                                                                              \
-    XX(zmq_address)
+    XX(zmq_address)                                                                                          \
+    XX(kv_events)
 
 #define XX(name) TCase *name##_case(void);
 SUITES(XX)
