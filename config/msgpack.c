@@ -94,7 +94,7 @@ void msgpack_text(struct msgpack *m, const char *text)
 }
 
 /* A container of `n`, whose short form has room for 15. */
-static void open(struct msgpack *m, unsigned fixed, unsigned first_16, unsigned first_32, uint32_t n)
+static void put_head(struct msgpack *m, unsigned fixed, unsigned first_16, unsigned first_32, uint32_t n)
 {
     if (n < 16)
         put_number(m, fixed | n, 0, 0);
@@ -106,10 +106,10 @@ static void open(struct msgpack *m, unsigned fixed, unsigned first_16, unsigned 
 
 void msgpack_array(struct msgpack *m, uint32_t n)
 {
-    open(m, FIX_ARRAY, ARRAY_16, ARRAY_32, n);
+    put_head(m, FIX_ARRAY, ARRAY_16, ARRAY_32, n);
 }
 
 void msgpack_map(struct msgpack *m, uint32_t n)
 {
-    open(m, FIX_MAP, MAP_16, MAP_32, n);
+    put_head(m, FIX_MAP, MAP_16, MAP_32, n);
 }

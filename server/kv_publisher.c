@@ -2,10 +2,10 @@
 /* kv_publisher.c - see kv_publisher.h.
  *
  *   PUB      [topic] [number, 8 bytes, the highest first] [batch]
- *   ROUTER   -> [] [number]           <- [] [number] [batch]  for each that is kept, then [] [8 bytes of 0xff] []
+ *   ROUTER   -> [] [number]    <- [] [topic] [number] [batch]  for each that is kept, then [] [] [8 bytes of 0xff] []
  *   REP      inproc://zeromq.zap.01: whether a client's public key is one of events.zmq.curve_file (ZeroMQ's RFC 27)
  *
- * The frames are those of vLLM's publisher. Batches are numbered from 0; the first one says that nothing is cached, for who was
+ * The frames are those of vLLM's publisher (0.33). Batches are numbered from 0; the first one says that nothing is cached, for who was
  * subscribed to the daemon before.
  *
  * Sockets are bound here and handed to libzmq: an ipc socket so is never open to others, not even until its mode is changed, one that is
@@ -27,6 +27,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+_Static_assert(offsetof(struct sockaddr_in, sin_port) == offsetof(struct sockaddr_in6, sin6_port),
+               "the port is in the same place");
 
 enum {
     MODE = 0600,
@@ -122,15 +126,18 @@ static uint64_t read_number(const uint8_t bytes[NUMBER_BYTES])
     return number;
 }
 
-/* Send the number and the bytes of a batch, which stay. */
+/* Send topic, number and bytes of a batch, which stays. */
 static void send_batch(struct kv_publisher *p, void *socket, struct batch *b)
 {
+    const char *topic = p->config->events.topic;
     struct zmq_message copy;
     uint8_t number[NUMBER_BYTES];
+    int flags = ZMQ_SNDMORE | ZMQ_DONTWAIT;
     write_number(b->number, number);
     p->zmq.zmq_msg_init(&copy);
     if (p->zmq.zmq_msg_copy(&copy, &b->message) != 0 ||
-        p->zmq.zmq_send(socket, number, sizeof number, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0 ||
+        p->zmq.zmq_send(socket, topic, strlen(topic), flags) < 0 ||
+        p->zmq.zmq_send(socket, number, sizeof number, flags) < 0 ||
         p->zmq.zmq_msg_send(&copy, socket, ZMQ_DONTWAIT) < 0)
         p->zmq.zmq_msg_close(&copy);
 }
@@ -145,10 +152,9 @@ static void forget_first(struct kv_publisher *p)
     free(b);
 }
 
-/* Publish what has been written to the scratch memory, and keep it. Without memory its number is left out, which subscribers see. */
+/* Publish what has been written to the scratch memory, and keep it, and of those before what there is room for. Without memory its number is left out, which subscribers see. */
 static void publish(struct kv_publisher *p, const struct msgpack *m)
 {
-    const char *topic = p->config->events.topic;
     struct batch *b = malloc(sizeof *b);
     uint64_t number = p->number++;
     if (!b || p->zmq.zmq_msg_init_size(&b->message, m->length) != 0) {
@@ -160,12 +166,11 @@ static void publish(struct kv_publisher *p, const struct msgpack *m)
     b->bytes = m->length;
     b->next = NULL;
     memcpy(p->zmq.zmq_msg_data(&b->message), m->bytes, m->length);
-    if (p->zmq.zmq_send(p->pub.socket, topic, strlen(topic), ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
-        send_batch(p, p->pub.socket, b);
+    send_batch(p, p->pub.socket, b);
     *(p->last ? &p->last->next : &p->first) = b;
     p->last = b;
     p->kept_bytes += b->bytes + KEPT_BYTES;
-    while (p->first && p->kept_bytes > p->config->events.replay_bytes)
+    while (p->first != p->last && p->kept_bytes > p->config->events.replay_bytes)
         forget_first(p);
 }
 
@@ -201,9 +206,10 @@ struct frame {
 /* A message, of which `most` frames are read, and the others dropped; how many it had, 0: there is none. */
 static unsigned receive(struct kv_publisher *p, void *socket, struct frame *frames, unsigned most)
 {
+    struct frame dropped = {.n = 0};
     unsigned count = 0;
     for (int more = 1; more; count++) {
-        struct frame dropped, *f = count < most ? &frames[count] : &dropped;
+        struct frame *f = count < most ? &frames[count] : &dropped;
         size_t bytes = sizeof more;
         int n = p->zmq.zmq_recv(socket, f->bytes, sizeof f->bytes, ZMQ_DONTWAIT);
         if (n < 0 || p->zmq.zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &bytes) != 0)
@@ -229,7 +235,7 @@ static void answer_replay(struct kv_publisher *p)
             send_batch(p, to, b);
     }
     if (p->zmq.zmq_send(to, f[0].bytes, f[0].n, flags) >= 0 && p->zmq.zmq_send(to, "", 0, flags) >= 0 &&
-        p->zmq.zmq_send(to, end, sizeof end, flags) >= 0)
+        p->zmq.zmq_send(to, "", 0, flags) >= 0 && p->zmq.zmq_send(to, end, sizeof end, flags) >= 0)
         p->zmq.zmq_send(to, "", 0, ZMQ_DONTWAIT);
     kv_events_replayed(p->events);
 }
@@ -251,11 +257,12 @@ static void answer_zap(struct kv_publisher *p)
         return;
     bool allowed = n == 7 && f[5].n == 5 && memcmp(f[5].bytes, "CURVE", 5) == 0 && is_client(p, &f[6]);
     const char *const texts[] = {allowed ? "200" : "400", allowed ? "OK" : "no such key", ""};
-    p->zmq.zmq_send(p->zap, "1.0", 3, ZMQ_SNDMORE);
-    p->zmq.zmq_send(p->zap, f[1].bytes, f[1].n, ZMQ_SNDMORE);
+    int flags = ZMQ_SNDMORE | ZMQ_DONTWAIT;
+    p->zmq.zmq_send(p->zap, "1.0", 3, flags);
+    p->zmq.zmq_send(p->zap, f[1].bytes, f[1].n, flags);
     for (unsigned i = 0; i < 3; i++)
-        p->zmq.zmq_send(p->zap, texts[i], strlen(texts[i]), ZMQ_SNDMORE);
-    p->zmq.zmq_send(p->zap, "", 0, 0);
+        p->zmq.zmq_send(p->zap, texts[i], strlen(texts[i]), flags);
+    p->zmq.zmq_send(p->zap, "", 0, ZMQ_DONTWAIT);
 }
 
 static void *run(void *cookie)
@@ -328,7 +335,7 @@ static bool read_key_line(struct kv_publisher *p, char *line)
 static int read_keys(struct kv_publisher *p, char *reason)
 {
     const char *path = p->config->events.curve_file;
-    char text[KEY_FILE_BYTES];
+    char text[KEY_FILE_BYTES] = "";
     unsigned number = 0;
     int rc = *path ? read_key_file(path, text, reason) : 0;
     if (!*path || rc != 0)
@@ -390,16 +397,13 @@ static int listen_at(const struct zmq_address *a)
 /* The address with the port that the kernel chose. */
 static void write_url(const char *text, int fd, char url[URL_BYTES])
 {
-    struct sockaddr_storage name = {0};
+    struct sockaddr_in6 name = {0}; /* of IPv4 the port is in the same place */
     socklen_t bytes = sizeof name;
     int host = (int)(strrchr(text, ':') - text);
-    if (strncmp(text, "tcp:", 4) != 0 || getsockname(fd, (struct sockaddr *)&name, &bytes) != 0) {
+    if (strncmp(text, "tcp:", 4) != 0 || getsockname(fd, (struct sockaddr *)&name, &bytes) != 0)
         snprintf(url, URL_BYTES, "%s", text);
-        return;
-    }
-    uint16_t port = ntohs(name.ss_family == AF_INET ? ((struct sockaddr_in *)&name)->sin_port
-                                                    : ((struct sockaddr_in6 *)&name)->sin6_port);
-    snprintf(url, URL_BYTES, "%.*s:%u", host, text, port);
+    else
+        snprintf(url, URL_BYTES, "%.*s:%u", host, text, ntohs(name.sin6_port));
 }
 
 static int set_option(struct kv_publisher *p, void *socket, int option, int value)
