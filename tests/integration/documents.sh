@@ -120,7 +120,7 @@ check_marks() {
             ! looks_like_command "$each" || complain "'$kind' with a command: $each"
         done
         case $kind:$mark in
-            python:'not run: '* | python:'run by: '*) ;;
+            python:'not run: '* | python:'run by: '* | python:'file: '*) ;; # a command runs the file
             python:*) names_it tests/integration/47-python.sh ;;
         esac
     }
