@@ -168,7 +168,9 @@ diverge() { # a fork, and the block that it shares copied on write; then a query
     look 2
     look 1
 }
+[ -e "$build_folder/daemon.a" ] || build_folder=none
 case $build_folder in
+    none) echo 'skip planted defects: no build here' ;;
     */asan | */ubsan | */tsan) echo 'skip planted defects: built without sanitizers only' ;;
     *)
         while IFS='|' read -r defect source want; do
