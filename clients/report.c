@@ -28,14 +28,18 @@ void report_line(const cJSON *r, char *line, size_t room)
             answer_number(r, "blocks.held"), answer_number(r, "blocks.total"), answer_number(r, "steps"));
 }
 
+/* Percentiles; "-" while nothing was timed, of which the daemon says 0. */
 static void row_of_times(const cJSON *r, const char *name, const char *path, double scale, const char *unit)
 {
     char p50[64], p90[64], p99[64];
     snprintf(p50, sizeof p50, "%s.p50", path);
     snprintf(p90, sizeof p90, "%s.p90", path);
     snprintf(p99, sizeof p99, "%s.p99", path);
-    command_row(name, "%.2f / %.2f / %.2f %s (p50 / p90 / p99)", answer_number(r, p50) * scale,
-                answer_number(r, p90) * scale, answer_number(r, p99) * scale, unit);
+    if (answer_number(r, p99) == 0)
+        command_row(name, "-");
+    else
+        command_row(name, "%.2f / %.2f / %.2f %s (p50 / p90 / p99)", answer_number(r, p50) * scale,
+                    answer_number(r, p90) * scale, answer_number(r, p99) * scale, unit);
 }
 
 /* An error that is no number arrives as null. */
@@ -45,9 +49,21 @@ static const char *error_text(const cJSON *item, char text[32])
     return cJSON_IsNumber(item) ? text : "NaN";
 }
 
-void report_show(const cJSON *r)
+/* Whether the outputs were right: known only of a workload that has finished. */
+static void row_of_verify(const cJSON *r)
 {
     char error[32];
+    const cJSON *ok = answer_at(r, "verify.ok");
+    if (cJSON_IsBool(ok))
+        command_row("verified", "%.0f rows, largest error %s (tolerance %.5f): %s",
+                    answer_number(r, "verify.done"), error_text(answer_at(r, "verify.largest_error"), error),
+                    answer_number(r, "verify.tolerance"), cJSON_IsTrue(ok) ? "ok" : "NOT OK");
+    else
+        command_row("verified", "not verified (%s)", answer_text(r, "state"));
+}
+
+void report_show(const cJSON *r)
+{
     printf("workload %.0f %s in %.2f s", answer_number(r, "id"), answer_text(r, "state"),
            answer_number(r, "wall_s"));
     if (*answer_text(r, "reason"))
@@ -63,9 +79,12 @@ void report_show(const cJSON *r)
     row_of_times(r, "queue", "queue_ms", 1, "ms");
     row_of_times(r, "first token", "first_token_ms", 1, "ms");
     row_of_times(r, "per token", "per_token_ms", 1, "ms");
-    command_row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
-                answer_number(r, "bytes_read") * 1e-9, answer_number(r, "gb_per_s"),
-                answer_number(r, "roof_fraction"), answer_number(r, "roof_gb_per_s"));
+    if (answer_number(r, "steps") == 0)
+        command_row("read", "-");
+    else
+        command_row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
+                    answer_number(r, "bytes_read") * 1e-9, answer_number(r, "gb_per_s"),
+                    answer_number(r, "roof_fraction"), answer_number(r, "roof_gb_per_s"));
     if (cJSON_IsString(answer_at(r, "above_roof")))
         command_row("", "%s", answer_text(r, "above_roof"));
     command_row("blocks", "%.0f at most of %.0f, %.0f saved by sharing", answer_number(r, "blocks.peak"),
@@ -75,8 +94,5 @@ void report_show(const cJSON *r)
                 answer_number(r, "tokens.recomputed"));
     command_row("digest", "%s", answer_text(r, "digest"));
     if (cJSON_IsObject(answer_at(r, "verify")))
-        command_row("verified", "%.0f rows, largest error %s (tolerance %.5f): %s",
-                    answer_number(r, "verify.done"), error_text(answer_at(r, "verify.largest_error"), error),
-                    answer_number(r, "verify.tolerance"),
-                    cJSON_IsTrue(answer_at(r, "verify.ok")) ? "ok" : "NOT OK");
+        row_of_verify(r);
 }

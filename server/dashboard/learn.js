@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // learn.js - a form that starts a workload, and the tour: six steps that ask the real API and say what changed in the map.
 import {$, fill, h, setText, update} from './dom.js';
-import {bytesText, countText, list, plural, secondsText, zerosBody, zerosLine} from './pure.js';
+import {bytesText, countText, list, plural, secondsText, verifyText, zerosBody, zerosLine} from './pure.js';
 
 // ---- a workload -------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ export class WorkloadView {
     bar.hidden = ended;
     bar.value = w.tokens.total ? w.tokens.done / w.tokens.total : 0;
     const parts = [`${countText(w.tokens.done)} of ${countText(w.tokens.total)} tokens`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
-      `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', w.verify?.ok ? `${plural(w.verify.done, 'row')} verified` : w.verify && ended ? 'verification failed' : ''];
+      `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : ''];
     setText(text, parts.filter(Boolean).join(' · '));
   }
 }

@@ -428,6 +428,13 @@ export function changeText(e) {
   }
 }
 
+// verifyText(w): what is known of the outputs of a workload that has ended: nothing when it was cancelled.
+export function verifyText({state, verify}) {
+  if (!verify) return '';
+  if (typeof verify.ok !== 'boolean') return `not verified (${state})`;
+  return verify.ok ? `${plural(verify.done, 'row')} verified` : 'verification failed';
+}
+
 // waitText(w): why something waits, in the daemon's own words where it has some.
 export function waitText(w) {
   if (w.detail) return w.detail;

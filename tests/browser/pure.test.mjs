@@ -146,3 +146,10 @@ test('words', () => {
   assert.equal(pure.scopeLacked({status: 403, detail: 'the key "eve lacks the scope x" lacks the scope infer'}), 'infer');
   assert.equal(pure.scopeLacked({status: 403, detail: 'no'}), null);
 });
+
+test('a workload that was cancelled is not called wrong', () => {
+  assert.equal(pure.verifyText({state: 'cancelled', verify: {rows: 16, done: 0, ok: null}}), 'not verified (cancelled)');
+  assert.equal(pure.verifyText({state: 'finished', verify: {rows: 16, done: 16, ok: true}}), '16 rows verified');
+  assert.equal(pure.verifyText({state: 'finished', verify: {rows: 16, done: 1, ok: false}}), 'verification failed');
+  assert.equal(pure.verifyText({state: 'finished', verify: null}), '');
+});

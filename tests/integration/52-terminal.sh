@@ -179,15 +179,19 @@ expect 'with its summary so far' 'workload 1 running' "$(grep -o '^workload 1 [a
 expect 'what was done is told' 1 "$(grep -c '^  tokens *[0-9]' "$WORK/out")"
 eventually is_cancelled
 expect 'and cancels it' cancelled "$(ctl --json workload show 1 | jq -r .state)"
+curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}],"verify":{"rows":1}}' "$URL/v1/workloads"
+ctl workload cancel 2 >"$WORK/out"
+expect 'what was cancelled is not wrong' 'not verified (cancelled)' "$(sed -n 's/^  verified *//p' "$WORK/out")"
+expect 'what was not timed has no figures' '- - - - -' "$(sed -nE 's/^  (step|queue|first token|per token|read)  +//p' "$WORK/out" | paste -sd' ')"
 
 # ---- workloads of others
 echo '{"sequences":[{"prompt":9,"decode":3}]}' >"$WORK/w.json"
 expect 'a workload from standard input' 3 "$(ctl --json run - <"$WORK/w.json" | jq .tokens.done)"
-expect 'they are listed' 'finished cancelled' "$(ctl workload list | awk '{ print $2 }' | paste -sd' ')"
-expect 'one of them' 'workload 2 finished' "$(ctl workload show 2 | grep -o '^workload [0-9]* [a-z]*')"
-expect 'its events' 'workload 2 finished' "$(ctl workload events 2 | grep -o '^workload [0-9]* [a-z]*')"
+expect 'they are listed' 'finished cancelled cancelled' "$(ctl workload list | awk '{ print $2 }' | paste -sd' ')"
+expect 'one of them' 'workload 3 finished' "$(ctl workload show 3 | grep -o '^workload [0-9]* [a-z]*')"
+expect 'its events' 'workload 3 finished' "$(ctl workload events 3 | grep -o '^workload [0-9]* [a-z]*')"
 curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}]}' "$URL/v1/workloads"
-expect 'one is cancelled' 'workload 3 cancelled' "$(ctl workload cancel 3 | grep -o '^workload [0-9]* [a-z]*')"
+expect 'one is cancelled' 'workload 4 cancelled' "$(ctl workload cancel 4 | grep -o '^workload [0-9]* [a-z]*')"
 expect 'one that is not there' '1 404 not_found: there is no workload 9' "$(said workload show 9)"
 printf '{"timestamp":0,"input_length":9,"output_length":2,"hash_ids":[1]}\n' >"$WORK/t.ndjson"
 expect 'a trace of JSON lines by either name' 2 "$(ctl --json run --trace "$WORK/t.ndjson" --prefix-share 0.5:4 --fork-share 0:1 | jq .tokens.done)"
