@@ -116,7 +116,11 @@ class App {
   // guard(button): say of a button that the key's scopes do not allow it, and why.
   guard(button) {
     const why = this.denied.get(button.dataset.scope);
-    if (!why) return;
+    if (why) this.forbid(button, why);
+  }
+
+  // forbid(button, why): it stays where it is and says why when it is pressed.
+  forbid(button, why) {
     button.setAttribute('aria-disabled', 'true');
     button.title = why;
     button.setAttribute('aria-description', why);

@@ -13,6 +13,7 @@ const ORDERS = {
   state: (a, b) => a.state.localeCompare(b.state),
 };
 
+const drivenText = (s) => `Workload ${s.workload} drives it, and nobody else may: make one of your own with "New sequence".`;
 const ratio = () => window.devicePixelRatio || 1;
 
 export class SequencesView {
@@ -103,7 +104,7 @@ export class SequencesView {
     const blocks = s.blocks.length || s.host_blocks?.length || 0;
     setText(what, [s.state, plural(s.length, 'token'), s.parent ? `fork of ${s.parent}` : '', s.workload ? `workload ${s.workload}` : '', s.priority ? `priority ${s.priority}` : '']
       .filter(Boolean).join(' · '));
-    setText(right, `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''} · ${secondsText(s.idle_s)} idle`);
+    setText(right, `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''}${s.state === 'running' ? '' : ` · ${secondsText(s.idle_s)} idle`}`);
     canvas.setAttribute('aria-label', s.blocks.length ? `Blocks in token order: ${list(s.blocks, 12)}` : 'No blocks in the pool');
     if (this.seen.has(row)) this.drawTable(canvas, s);
     const groups = tiesOf(s, this.holders());
@@ -164,24 +165,35 @@ export class SequencesView {
     this.draw();
   }
 
+  // The buttons stay as long as the sequence is the same one: while it grows, a press must not miss, nor an answer go.
   drawChosen(s) {
     const box = $('sequence-chosen');
     box.hidden = this.app.chosen === null || !s;
-    if (box.hidden || (box.dataset.id === String(s.id) && box.dataset.length === String(s.length))) return;
-    Object.assign(box.dataset, {id: s.id, length: s.length});
-    const {app} = this, message = h('p', {class: 'message', hidden: true}), geometry = app.info.geometry;
-    const path = `/v1/sequences/${s.id}`, shared = s.blocks.filter((b) => (this.holders().get(b)?.length ?? 0) > 1);
-    const act = (label, request) => [app.button(label, () => app.api.json(request.path, request), {scope: 'infer', message})];
-    const fork = {path: `${path}/fork`, method: 'POST', body: {count: 1}}, cut = {path: `${path}/truncate`, method: 'POST', body: {length: Math.max(0, s.length - 1)}},
-      end = {path, method: 'DELETE'};
-    const zeros = {sequence: s.id, tokens: 1, geometry};
+    if (box.hidden) return;
+    this.acted = s;
+    if (box.dataset.of !== `${s.id} of ${s.workload}`) {
+      box.dataset.of = `${s.id} of ${s.workload}`;
+      this.makeChosen(box, s);
+    }
+    const shared = s.blocks.filter((b) => (this.holders().get(b)?.length ?? 0) > 1);
+    const others = [...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id);
+    setText(box.firstChild.lastChild, (shared.length ? ` shares ${rangesText(shared)} with ${list(others)}.` : ' shares no block with another one that is listed.')
+      + (s.workload ? ` ${drivenText(s)}` : ''));
+  }
+
+  makeChosen(box, s) {
+    const {app} = this, message = h('p', {class: 'message', role: 'status', hidden: true}), {geometry} = app.info, path = `/v1/sequences/${s.id}`;
+    const fork = {path: `${path}/fork`, method: 'POST', body: {count: 1}}, end = {path, method: 'DELETE'}, zeros = {sequence: s.id, tokens: 1, geometry};
+    const cut = () => ({path: `${path}/truncate`, method: 'POST', body: {length: Math.max(0, this.acted.length - 1)}});
     const write = zerosLine({...zeros, base: app.api.base, keyed: app.api.keyed});
-    fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), shared.length ? ` shares ${list(shared)} with ${list([...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id))}.`
-      : ' shares no block with another one that is listed.'),
-    h('div', {class: 'bar'}, act('Fork', fork), app.button('Append a token', () => app.api.json('/v1/append', {method: 'POST', bytes: zerosBody(zeros)}), {scope: 'infer', message}),
-      act('Cut off one', cut), act('Delete', end), h('button', {type: 'button', class: 'curl', onclick: () => app.showLines([app.api.curl(fork)])}, 'fork as curl'),
-      h('button', {type: 'button', class: 'curl', onclick: () => app.showLines([write, app.api.curl(cut), app.api.curl(end)].filter(Boolean))}, 'others as curl'),
-      h('button', {type: 'button', onclick: () => { app.choose(null); }}, 'Close')), message);
+    const act = (label, request) => app.button(label, () => { const of = request(); return app.api.json(of.path, of); }, {scope: 'infer', message});
+    const lines = (label, all) => app.button(label, () => app.showLines(all().filter(Boolean)), {message, class: 'curl'});
+    const actions = [act('Fork', () => fork), app.button('Append a token', () => app.api.json('/v1/append', {method: 'POST', bytes: zerosBody(zeros)}), {scope: 'infer', message}),
+      act('Cut off one', cut), act('Delete', () => end), lines('fork as curl', () => [app.api.curl(fork)]),
+      lines('others as curl', () => [write, app.api.curl(cut()), app.api.curl(end)])];
+    if (s.workload) for (const button of actions) app.forbid(button, drivenText(s));
+    fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), h('span', {})),
+      h('div', {class: 'bar'}, actions, h('button', {type: 'button', onclick: () => { app.choose(null); }}, 'Close')), message);
   }
 }
 

@@ -95,4 +95,54 @@ with Daemon() as daemon, Page(daemon.url) as page:
     page.tab("tree")
     eventually(lambda: "sharing saves 1 block" in page.text("tree-sum"), "the tree says what that saves")
     expect("the browser has nothing to complain of", [], page.complaints())
+
+# Buttons that can do nothing say so, and what was refused can be read until the next one is pressed.
+CHOSEN = "const box = document.getElementById('sequence-chosen'), named = (name) => [...box.querySelectorAll('button')].find((b) => b.textContent === name);"
+
+
+def choose(page, sequence):
+    page.script(f"[...document.querySelectorAll('#sequence-list .id')].find((b) => b.textContent === '{sequence}').click()")
+    eventually(lambda: page.script(f"{CHOSEN} return !box.hidden && box.textContent.startsWith('Sequence {sequence} ')"), "it is chosen")
+
+
+def message(page):
+    return page.script(f"{CHOSEN} const p = box.querySelector('.message'); return p.hidden ? null : p.textContent")
+
+
+with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page:
+    page.loaded()
+    page.tab("sequences")
+    a = daemon.post("/v1/sequences", {"max_tokens": 1})["id"]
+    daemon.append(a, 1)
+    eventually(lambda: f"{a}idle" in page.text("sequence-list").replace("\n", "").replace(" ", ""), "it is listed")
+    choose(page, a)
+    page.script(f"{CHOSEN} named('Append a token').click()")
+    refused = eventually(lambda: message(page), "a refusal is told")
+    daemon.post(f"/v1/sequences/{a}/truncate", {"length": 0})
+    eventually(lambda: "0 tokens" in page.text("sequence-list"), "the sequence has changed")
+    expect("a refusal stays when the sequence changes", refused, message(page))
+    page.script(f"{CHOSEN} named('Append a token').click()")
+    eventually(lambda: daemon.get(f"/v1/sequences/{a}")["length"] == 1, "the next action is done")
+    eventually(lambda: message(page) is None, "and takes the message away")
+
+with Daemon() as daemon, Page(daemon.url) as page:
+    page.loaded()
+    page.tab("sequences")
+    daemon.post("/v1/workloads", {"sequences": [{"prompt": 9, "decode": 60000}]})
+    driven = eventually(lambda: daemon.get("/stats")["sequences"]["items"], "the workload has a sequence")[0]["id"]
+    eventually(lambda: "workload 1" in page.text("sequence-list"), "it is listed")
+    choose(page, driven)
+    expect("a sequence of a workload: why its buttons are off", {"Workload 1 drives it, and nobody else may: make one of your own with \"New sequence\"."},
+           set(page.script(f"{CHOSEN} return [...box.querySelectorAll('[aria-disabled=true]')].map((b) => b.title)")))
+    expect("all but Close", 6, page.script(f"{CHOSEN} return box.querySelectorAll('[aria-disabled=true]').length"))
+    page.script(f"{CHOSEN} named('Fork').click()")
+    grown = daemon.get(f"/v1/sequences/{driven}")["length"] + 50
+    eventually(lambda: int(re.search(r"(\d+) tokens", page.text("sequence-list").replace("\u202f", ""))[1]) > grown, "the sequence grows")
+    expect("and Fork says so, for as long as one looks", True, "Workload 1 drives it" in (message(page) or ""))
+    expect("no time is called idle while it runs", False, "idle" in page.text("sequence-list"))
+    daemon.curl("/v1/workloads/1", "-X", "DELETE")
+    eventually(lambda: page.script(f"{CHOSEN} return box.hidden"), "its sequence is gone")
+    page.tab("workload")
+    eventually(lambda: "cancelled (request)" in page.text("workload-list"), "it is cancelled")
+    expect("the browser has nothing to complain of", [], page.complaints())
 finish()
