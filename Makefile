@@ -146,7 +146,7 @@ $(B)/attnd: $(call object,server/main.c) $(B)/daemon.a
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(LIBS)
 
 CLIENT_SOURCES := $(wildcard clients/*.c)
-$(B)/attnctl: $(call object,$(CLIENT_SOURCES))
+$(B)/attnctl: $(call object,$(CLIENT_SOURCES) config/json.c config/nearest.c)
 	$(say) LD $@
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $@ $^ $(shell pkg-config --libs libcurl libcjson libmd) -lm
 

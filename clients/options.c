@@ -7,47 +7,14 @@
  * digit or a point is a number. getopt_long() would do, but takes -1 for an option and does not know which command it is for. */
 #include "clients/options.h"
 #include "clients/terminal.h"
+#include "config/nearest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OPTION_COLUMNS = 25 };
-enum { NAME_MOST = 32, NEAR_MOST = 3 /* changes, by which a name may be another one misspelt */ };
-
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Letters to insert, remove, change or exchange to make `a` of `b`. */
-static size_t distance(const char *a, const char *b)
-{
-    size_t n = strlen(a), m = strlen(b), rows[3][NAME_MOST + 1];
-    if (n > NAME_MOST || m > NAME_MOST)
-        return NAME_MOST;
-    for (size_t j = 0; j <= m; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *now = rows[i % 3], *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
-        now[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            now[j] = least(least(before[j] + 1, now[j - 1] + 1), before[j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                now[j] = least(now[j], second[j - 2] + 1);
-        }
-    }
-    return rows[n % 3][m];
-}
-
-/* The nearer of two names to what was written; a beginning counts as near. */
-static const char *nearer(const char *written, const char *best, const char *name)
-{
-    size_t n = strlen(written), most = least(NEAR_MOST, (n + 1) / 2);
-    size_t is = n >= 2 && strncmp(written, name, n) == 0 ? 1 : distance(written, name);
-    size_t was = !best ? NAME_MOST : n >= 2 && strncmp(written, best, n) == 0 ? 1 : distance(written, best);
-    return is <= most && is < was ? name : best;
-}
+enum { NAME_MOST = 32 };
 
 /* ---- help ---------------------------------------------------------------------------------------- */
 
@@ -132,14 +99,14 @@ static enum options_result read_option(struct reader *r, const char *arg)
     else
         snprintf(name, sizeof name, "%.*s", NAME_MOST, arg + 1);
     for (const struct command_option *o = c->info ? c->info->options : NULL; o && o->name; o++) {
-        near = nearer(name, near, o->name);
+        near = nearest_of(name, near, o->name);
         if (arg[1] == '-' && strcmp(o->name, name) == 0) {
             found = o;
             to = &c->values[o - c->info->options];
         }
     }
     for (const struct command_option *o = all; o->name && !found; o++) {
-        near = nearer(name, near, o->name);
+        near = nearest_of(name, near, o->name);
         if (arg[1] == '-' && strcmp(o->name, name) == 0) {
             found = o;
             to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : &given;
@@ -184,7 +151,7 @@ static enum options_result find_command(struct reader *r, const struct command_i
     if (strcmp(name, "help") == 0)
         name = r->argv[r->at];
     for (size_t i = 0; commands[i]; i++) {
-        near = nearer(name, near, commands[i]->name);
+        near = nearest_of(name, near, commands[i]->name);
         if (strcmp(commands[i]->name, name) == 0) {
             r->c->info = commands[i];
             return r->at > 1 && strcmp(r->argv[r->at - 1], "help") == 0 ? OPTIONS_HELP : OPTIONS_READ;
@@ -203,7 +170,7 @@ static enum options_result find_verb(struct command *c)
     if (!*c->verb->name || c->argc == 0)
         return OPTIONS_READ;
     for (const struct command_verb *verb = c->info->verbs; verb->name; verb++) {
-        near = nearer(c->argv[0], near, verb->name);
+        near = nearest_of(c->argv[0], near, verb->name);
         if (strcmp(verb->name, c->argv[0]) == 0) {
             c->verb = verb;
             c->argc--;

@@ -12,6 +12,7 @@
 #include "config/json.h"
 #include "config/log.h"
 #include "config/model_constants.h"
+#include "config/nearest.h"
 #include "config/zmq_address.h"
 
 #include <cjson/cJSON.h>
@@ -36,6 +37,8 @@ enum kind {
     KIND_LISTENER, /* struct config_listener: one, or "" */
     KIND_CONSTANTS /* kept as text; expanded by model_constants_init() once the geometry is known */
 };
+
+enum { PATH_BYTES = 128 }; /* of a path that is read, with its NUL */
 
 struct key {
     const char *path;
@@ -366,7 +369,8 @@ static int store_listener(const cJSON *item, struct config_listener *l, char *re
                         *proxy = member(item, "proxy_protocol"), *group = member(item, "group");
     *l = (struct config_listener){.proxy_protocol = cJSON_IsTrue(proxy)};
     if (!cJSON_IsString(address) || strlen(address->valuestring) >= sizeof l->address)
-        return wants(reason, "an address, a string of at most 127 bytes, or an object with one");
+        return wants(reason, "an address of at most 127 bytes, HOST:PORT, [HOST]:PORT, unix:PATH or fd:N, or "
+                             "an object with one");
     strcpy(l->address, address->valuestring);
     for (entry = cJSON_IsObject(item) ? item->child : NULL; entry; entry = entry->next) {
         size_t i = 0;
@@ -468,15 +472,31 @@ static int apply_defaults(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
-/* Whether keys begin with this path and a dot. */
-static bool is_section(const char *path)
+/* The error of a path that is no key, found at `place`, with the key that it is near to. */
+static int no_key(const char *place, const char *path, char error[CONFIG_ERROR_BYTES])
 {
-    size_t n = strlen(path);
+    const char *near = NULL;
+    for (size_t i = 0; i < KEY_COUNT; i++)
+        near = nearest_of(path, near, keys[i].path);
+    return fail(error, "%.300s: %s: no such key%s%s%s (attnd --help lists them)", place, path,
+                near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+/* Refuse a section that is none, empty or not: sections are what paths of keys have ahead of their dots. */
+static int check_section(const char *place, const char *name, char error[CONFIG_ERROR_BYTES])
+{
+    char section[PATH_BYTES], near[PATH_BYTES] = "";
     for (size_t i = 0; i < KEY_COUNT; i++) {
-        if (strncmp(keys[i].path, path, n) == 0 && keys[i].path[n] == '.')
-            return true;
+        for (const char *dot = keys[i].path; (dot = strchr(dot, '.')) != NULL; dot++) {
+            snprintf(section, sizeof section, "%.*s", (int)(dot - keys[i].path), keys[i].path);
+            if (strcmp(section, name) == 0)
+                return 0;
+            if (nearest_of(name, *near ? near : NULL, section) == section)
+                strcpy(near, section);
+        }
     }
-    return false;
+    return fail(error, "%.300s: %.100s: no such section%s%s%s (attnd --help lists the keys)", place, name,
+                *near ? "; did you mean " : "", near, *near ? "?" : "");
 }
 
 /* Every member of `tree`, whose path so far is `prefix`: a section is entered, a key assigned. */
@@ -485,7 +505,7 @@ static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const c
 {
     cJSON *next;
     for (cJSON *item = tree->child; item; item = next) {
-        char path[128];
+        char path[PATH_BYTES];
         next = item->next;
         int n = snprintf(path, sizeof path, "%s%s%s", prefix, *prefix ? "." : "", item->string);
         const struct key *key = n < (int)sizeof path ? key_find(path) : NULL;
@@ -496,10 +516,12 @@ static int apply_tree(struct config *c, cJSON *tree, const char *prefix, const c
             cJSON_DetachItemViaPointer(tree, item);
             rc = assign(c, key, FROM_FILE, item, place, error);
             place = NULL; /* kept by the origin */
-        } else if (cJSON_IsObject(item) && (!*prefix || (n < (int)sizeof path && is_section(path)))) {
-            rc = apply_tree(c, item, path, file, text, bytes, error);
+        } else if (cJSON_IsObject(item) && n < (int)sizeof path) {
+            rc = check_section(place, path, error);
+            if (rc == 0)
+                rc = apply_tree(c, item, path, file, text, bytes, error);
         } else {
-            rc = fail(error, "%s: %s: no such key (attnd --help lists them)", place, path);
+            rc = no_key(place, path, error);
         }
         free(place);
         if (rc != 0)
@@ -582,20 +604,17 @@ static cJSON *parse_word(const struct key *key, const char *text)
     return cJSON_CreateString(text);
 }
 
-/* ATTND_GEOMETRY__HEAD_DIM -> geometry.head_dim */
-static const struct key *key_of_variable(const char *name, size_t name_bytes)
+/* GEOMETRY__HEAD_DIM -> geometry.head_dim; cut where it is longer than any. */
+static void path_of_variable(const char *name, size_t name_bytes, char path[PATH_BYTES])
 {
-    char path[128];
     size_t n = 0;
-    if (name_bytes >= sizeof path)
-        return NULL;
+    name_bytes = name_bytes < PATH_BYTES ? name_bytes : PATH_BYTES - 1;
     for (size_t i = 0; i < name_bytes; i++) {
         bool section = name[i] == '_' && i + 1 < name_bytes && name[i + 1] == '_';
         path[n++] = section ? '.' : (char)tolower((unsigned char)name[i]);
         i += section;
     }
     path[n] = '\0';
-    return key_find(path);
 }
 
 static int apply_environment(struct config *c, char *const *environment, char error[CONFIG_ERROR_BYTES])
@@ -606,16 +625,18 @@ static int apply_environment(struct config *c, char *const *environment, char er
         if (strncmp(*environment, prefix, sizeof prefix - 1) != 0 || !equals)
             continue;
         const char *name = *environment + sizeof prefix - 1;
-        const struct key *key = key_of_variable(name, (size_t)(equals - name));
+        char path[PATH_BYTES], place[2 * PATH_BYTES];
+        path_of_variable(name, (size_t)(equals - name), path);
+        const struct key *key = key_find(path);
         if (!key && !memmem(name, (size_t)(equals - name), "__",
                             2)) { /* Kubernetes sets ATTND_PORT for a service named attnd */
             log_line(LOG_WARNING, "environment %.*s: no key of attnd (attnd --help lists them); ignored",
                      (int)(equals - *environment), *environment);
             continue;
         }
+        snprintf(place, sizeof place, "environment %.*s", (int)(equals - *environment), *environment);
         if (!key)
-            return fail(error, "environment %.*s: no such key (attnd --help lists them)",
-                        (int)(equals - *environment), *environment);
+            return no_key(place, path, error);
         int rc = assign(c, key, FROM_ENVIRONMENT, parse_word(key, equals + 1),
                         format_text("environment %.200s", *environment), error);
         if (rc != 0)
@@ -629,16 +650,16 @@ static int apply_sets(struct config *c, const struct config_inputs *in, char err
     for (size_t i = 0; i < in->set_count; i++) {
         const char *set = in->sets[i];
         const char *equals = strchr(set, '=');
-        char path[128];
+        char path[PATH_BYTES], place[2 * PATH_BYTES];
         if (!equals || (size_t)(equals - set) >= sizeof path)
             return fail(error, "--set %.200s: wants path=value", set);
         memcpy(path, set, (size_t)(equals - set));
         path[equals - set] = '\0';
+        snprintf(place, sizeof place, "--set %.200s", set);
         const struct key *key = key_find(path);
         if (!key)
-            return fail(error, "--set %.200s: %s: no such key (attnd --help lists them)", set, path);
-        int rc =
-            assign(c, key, FROM_FLAG, parse_word(key, equals + 1), format_text("--set %.200s", set), error);
+            return no_key(place, path, error);
+        int rc = assign(c, key, FROM_FLAG, parse_word(key, equals + 1), format_text("%s", place), error);
         if (rc != 0)
             return rc;
     }

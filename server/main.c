@@ -209,6 +209,28 @@ static bool add_set(struct options *options, const char *set)
     return true;
 }
 
+/* What was meant by an option that is none, where it can be said: a key is set by --set. */
+static void hint_option(const char *option)
+{
+    static const struct {
+        const char *begin, *hint;
+    } meant[] = {{"--port", "--set listen=HOST:PORT"},
+                 {"--listen", "--set listen=HOST:PORT"},
+                 {"--host", "--set listen=HOST:PORT"},
+                 {"--bind", "--set listen=HOST:PORT"},
+                 {"-c", "--config FILE"},
+                 {"-p", "--set listen=HOST:PORT"}};
+    for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
+        size_t n = strlen(meant[i].begin);
+        if (strncmp(option, meant[i].begin, n) == 0 && (option[n] == '\0' || option[n] == '=')) {
+            fprintf(stderr, "attnd: did you mean %s?\n", meant[i].hint);
+            return;
+        }
+    }
+    fputs("attnd: --help lists the options; a key of the configuration is given as --set PATH=VALUE\n",
+          stderr);
+}
+
 /* Fill `options`; false when the command line is not understood (getopt has said why). */
 static bool parse_options(int argc, char **argv, struct options *options)
 {
@@ -275,6 +297,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
             options->action = ACTION_HELP;
             break;
         default:
+            hint_option(argv[optind - 1]);
             return false;
         }
     }
@@ -285,7 +308,10 @@ static bool parse_options(int argc, char **argv, struct options *options)
         return false;
     }
     if (optind < argc) {
-        fprintf(stderr, "attnd: %s: takes no arguments (--help lists the options)\n", argv[optind]);
+        fprintf(
+            stderr,
+            "attnd: %s: is no option; a configuration is given as --config FILE (--help lists the options)\n",
+            argv[optind]);
         return false;
     }
     return true;

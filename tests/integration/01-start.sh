@@ -97,6 +97,10 @@ expect 'other addresses are a configuration error' 78 $?
 expect 'no such file exits 78' 78 $?
 "$ATTND" --nonsense 2>/dev/null
 expect 'an unknown option exits 2' 2 $?
+said() { "$ATTND" "$@" 2>"$WORK/err"; echo "$? $(tail -n 1 "$WORK/err")"; }
+expect 'a port says which key it is' '2 attnd: did you mean --set listen=HOST:PORT?' "$(said --port 9000)"
+expect 'a file says which option it wants' '2 attnd: config/tiny.jsonc: is no option; a configuration is given as --config FILE (--help lists the options)' \
+    "$(said config/tiny.jsonc)"
 "$ATTND" --set pool.blocks=100000000000 2>/dev/null
 expect 'an impossible pool exits 78' 78 $?
 "$ATTND" --set pool.bytes=50TiB 2>"$WORK/err"

@@ -68,7 +68,8 @@ static const struct {
     const char *file, *variable, *set, *error;
 } mistakes[] = {
     {"{\n  \"geometry\": {\"leyers\": 3}\n}", NULL, NULL,
-     "/tmp/attnd-test-config.jsonc:2:26: geometry.leyers: no such key (attnd --help lists them)"},
+     "/tmp/attnd-test-config.jsonc:2:26: geometry.leyers: no such key; did you mean "
+     "geometry.layers? (attnd --help lists them)"},
     {"{\"geometry\": {\"query_heads\": 6, \"kv_heads\": 4}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:30: geometry.query_heads: 6 is not a multiple of kv_heads (4)"},
     {"{\"geometry\": {\"layout\": \"vllm\", \"sinks\": 1}}", NULL, NULL,
@@ -79,7 +80,28 @@ static const struct {
      "/tmp/attnd-test-config.jsonc:1:1: member \"listen\" occurs twice"},
     {"{\"listen\" \"a\"}", NULL, NULL, "/tmp/attnd-test-config.jsonc:1:11: ':' was expected here"},
     {NULL, "ATTND_LIMITS__NOPE=1", NULL,
-     "environment ATTND_LIMITS__NOPE: no such key (attnd --help lists them)"},
+     "environment ATTND_LIMITS__NOPE: limits.nope: no such key (attnd --help lists them)"},
+    {NULL, "ATTND_POOL__BLOKS=1", NULL,
+     "environment ATTND_POOL__BLOKS: pool.bloks: no such key; did you mean pool.blocks? (attnd --help lists "
+     "them)"},
+    {NULL, NULL, "pool.block=64",
+     "--set pool.block=64: pool.block: no such key; did you mean pool.blocks? (attnd --help lists them)"},
+    {NULL, NULL, "listen=8503",
+     "--set listen=8503: listen: wants an address of at most 127 bytes, HOST:PORT, [HOST]:PORT, unix:PATH or "
+     "fd:N, "
+     "or an object with one"},
+    {"{\"pool\": {\"blocks\": 64},\n \"geometri\": {}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:2:14: geometri: no such section; did you mean geometry? (attnd --help "
+     "lists "
+     "the keys)"},
+    {"{\"geometri\": {\"layers\": 1}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:14: geometri: no such section; did you mean geometry? (attnd --help "
+     "lists "
+     "the keys)"},
+    {"{\"nothing\": {}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:13: nothing: no such section (attnd --help lists the keys)"},
+    {"{\"pool\": {\"blocks\": {}}}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:21: pool.blocks: wants an integer in 1..2147483647"},
     {NULL, "ATTND_POOL__BLOCKS=many", NULL,
      "environment ATTND_POOL__BLOCKS=many: pool.blocks: wants a whole number, or one with KiB, MiB, "
      "GiB or TiB"},
