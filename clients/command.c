@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { FILE_MOST_GB = 64 };
+
 const char *command_option(const struct command *c, const char *name)
 {
     for (size_t i = 0; c->info->options && c->info->options[i].name; i++) {
@@ -149,18 +151,49 @@ enum exit_code command_ask(const struct command *c, const char *method, const ch
     return send_one(c, &request, c->json, c->json ? NULL : tree);
 }
 
+static void file_error(const char *file, int error)
+{
+    fputs("attnctl: ", stderr);
+    terminal_put(stderr, file);
+    fprintf(stderr, ": %s\n", strerror(error));
+}
+
 bool command_can_send(const char *file)
 {
     struct stat is = {0};
     int error = strcmp(file, "-") == 0 ? 0 : stat(file, &is) != 0 || access(file, R_OK) != 0 ? errno : 0;
     if (!error && strcmp(file, "-") != 0 && S_ISDIR(is.st_mode))
         error = EISDIR;
-    if (error) {
-        fputs("attnctl: ", stderr);
-        terminal_put(stderr, file);
-        fprintf(stderr, ": %s\n", strerror(error));
-    }
+    if (error)
+        file_error(file, error);
     return !error;
+}
+
+char *command_read_file(const char *file, size_t *bytes)
+{
+    bool from_input = strcmp(file, "-") == 0;
+    FILE *f = from_input ? stdin : fopen(file, "rb");
+    char *data = NULL;
+    size_t n = 0, room = 0, got = 1;
+    while (f && got > 0 && n >> 30 < FILE_MOST_GB) {
+        if (room - n < BUFSIZ) {
+            char *grown = realloc(data, room = 2 * room + (size_t)2 * BUFSIZ);
+            if (!grown)
+                break;
+            data = grown;
+        }
+        n += got = fread(data + n, 1, room - n, f);
+    }
+    bool ok = f && got == 0 && !ferror(f);
+    if (!ok)
+        file_error(file, errno);
+    if (f && !from_input)
+        fclose(f);
+    *bytes = n;
+    if (ok)
+        return data;
+    free(data);
+    return NULL;
 }
 
 int command_usage(const char *format, ...)

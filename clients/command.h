@@ -98,6 +98,9 @@ enum exit_code command_follow(const struct command *c, const char *path, http_cl
 /* command_can_send: whether there is such a file to be sent, "-": standard input; if not, it is said why. */
 bool command_can_send(const char *file);
 
+/* command_read_file: all of a file, "-": standard input, to be freed; NULL, and said why. */
+char *command_read_file(const char *file, size_t *bytes);
+
 /* command_usage: say what is wrong with the command line; EXIT_USAGE. */
 int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ETAG_BYTES = 128, DIGEST_BYTES = 40, RANGE_BYTES = 80, FILE_MOST_GB = 64 };
+enum { ETAG_BYTES = 128, DIGEST_BYTES = 40, RANGE_BYTES = 80 };
 
 /* A sequence on its way to a file. */
 struct export
@@ -235,34 +235,6 @@ static int run_export(const struct command *c)
 
 /* ---- in ------------------------------------------------------------------------------------------ */
 
-/* All of a file, to be freed; NULL, and said why. */
-static char *read_file(const char *file, size_t *bytes)
-{
-    bool from_input = strcmp(file, "-") == 0;
-    FILE *f = from_input ? stdin : fopen(file, "rb");
-    char *data = NULL;
-    size_t n = 0, room = 0, got = 1;
-    while (f && got > 0 && n >> 30 < FILE_MOST_GB) {
-        if (room - n < BUFSIZ) {
-            char *grown = realloc(data, room = 2 * room + (size_t)2 * BUFSIZ);
-            if (!grown)
-                break;
-            data = grown;
-        }
-        n += got = fread(data + n, 1, room - n, f);
-    }
-    bool ok = f && got == 0 && !ferror(f);
-    if (!ok)
-        file_error(file);
-    if (f && !from_input)
-        fclose(f);
-    *bytes = n;
-    if (ok)
-        return data;
-    free(data);
-    return NULL;
-}
-
 static enum exit_code put(const struct command *c, uint64_t id, uint64_t first, uint64_t end,
                           const char *body, size_t bytes, char bits[24])
 {
@@ -417,7 +389,7 @@ static int run_import(const struct command *c)
     struct tensors t;
     cJSON *metadata;
     size_t bytes;
-    char *data = read_file(c->argv[0], &bytes);
+    char *data = command_read_file(c->argv[0], &bytes);
     if (!data)
         return EXIT_FAILED;
     terminal_watch_signals();

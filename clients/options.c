@@ -57,7 +57,7 @@ struct reader {
 static enum options_result wrong(const struct command_info *info, const char *what, const char *written,
                                  const char *near)
 {
-    char hint[64] = "", more[64] = "";
+    char hint[96] = "", more[64] = "";
     if (near)
         snprintf(hint, sizeof hint, "; did you mean %s?", near);
     if (info)
@@ -132,10 +132,24 @@ static bool is_option(const char *arg)
     return arg[0] == '-' && arg[1] != '\0' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
 }
 
+/* "seq fork": the commands that have a verb of that name, as they are typed; NULL where there is none. */
+static const char *commands_of_verb(const struct command_info *const *commands, const char *name,
+                                    char text[64])
+{
+    size_t n = 0;
+    for (size_t i = 0; commands[i]; i++) {
+        for (const struct command_verb *verb = commands[i]->verbs; *name && verb->name && n < 64; verb++) {
+            if (strcmp(verb->name, name) == 0)
+                n += (size_t)snprintf(text + n, 64 - n, "%s%s %s", n ? " or " : "", commands[i]->name, name);
+        }
+    }
+    return n ? text : NULL;
+}
+
 static enum options_result find_command(struct reader *r, const struct command_info *const *commands)
 {
     const char *near = NULL;
-    char written[64];
+    char written[64], verbs[64];
     for (; r->at < r->argc && is_option(r->argv[r->at]); r->at++) {
         enum options_result is = read_option(r, r->argv[r->at]);
         if (is != OPTIONS_READ)
@@ -158,7 +172,8 @@ static enum options_result find_command(struct reader *r, const struct command_i
         }
     }
     snprintf(written, sizeof written, "\"%.40s\"", name);
-    return wrong(NULL, "there is no command ", written, near);
+    const char *of_verb = commands_of_verb(commands, name, verbs);
+    return wrong(NULL, "there is no command ", written, of_verb ? of_verb : near);
 }
 
 /* The verb: the first operand, where the command has verbs. */

@@ -8,6 +8,7 @@
 #include "clients/report.h"
 #include "clients/terminal.h"
 #include "config/clock.h"
+#include "config/json.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -201,6 +202,47 @@ static bool ends_with(const char *text, const char *end)
     return n > m && strcmp(text + n - m, end) == 0;
 }
 
+/* Say what is wrong with a workload's file, at a place in it. */
+static void refuse_file(const char *file, struct json_place at, const char *why)
+{
+    fputs("attnctl: ", stderr);
+    terminal_put(stderr, file);
+    fprintf(stderr, ":%u:%u: %s\n", at.line, at.column, why);
+}
+
+/* Whether a text, that may have comments, has what only a configuration has. */
+static bool is_configuration(char *text, size_t bytes)
+{
+    struct json_error ignored;
+    cJSON *tree;
+    if (json_blank_comments(text, bytes, &ignored) != 0 || json_parse(text, bytes, &tree, &ignored) != 0)
+        return false;
+    bool is = answer_at(tree, "geometry") || answer_at(tree, "pool") || answer_at(tree, "listen");
+    cJSON_Delete(tree);
+    return is;
+}
+
+/* Read a workload's file, which is checked before it is sent: what the daemon says of it names no file. The text, to be freed; NULL, and
+ * said why, when it is no JSON, or the daemon's own. */
+static char *read_workload(const char *file, size_t *bytes)
+{
+    struct json_error wrong;
+    cJSON *tree = NULL;
+    char *text = command_read_file(file, bytes);
+    if (!text)
+        return NULL;
+    bool is_json = json_parse(text, *bytes, &tree, &wrong) == 0, is_daemons = is_configuration(text, *bytes);
+    cJSON_Delete(tree);
+    if (is_json && !is_daemons)
+        return text;
+    if (is_daemons)
+        refuse_file(file, (struct json_place){1, 1}, "this is a configuration of the daemon: attnd --config");
+    else
+        refuse_file(file, json_place(text, wrong.offset), wrong.reason);
+    free(text);
+    return NULL;
+}
+
 /* Fill in what is sent; false, and said why, when there is nothing. */
 static bool read_request(const struct command *c, struct http_request *request, char path[COMMAND_PATH_BYTES],
                          char **body)
@@ -227,8 +269,8 @@ static bool read_request(const struct command *c, struct http_request *request, 
             return false;
         }
     }
-    request->file = c->argv[0];
-    return command_can_send(c->argv[0]);
+    request->body = *body = read_workload(c->argv[0], &request->body_bytes);
+    return *body != NULL;
 }
 
 /* ---- running ------------------------------------------------------------------------------------- */

@@ -28,6 +28,8 @@ frobnicate|there is no command "frobnicate" (--help lists the commands)
 rum|there is no command "rum"; did you mean run? (--help lists the commands)
 blcoks|there is no command "blcoks"; did you mean blocks? (--help lists the commands)
 stat|there is no command "stat"; did you mean stats? (--help lists the commands)
+fork 7|there is no command "fork"; did you mean seq fork? (--help lists the commands)
+delete 7|there is no command "delete"; did you mean seq delete or lease delete? (--help lists the commands)
 stats now|"now" is one operand too many; usage: attnctl stats
 seq frok 7|seq has no "frok"; did you mean fork? (attnctl seq --help says what it takes)
 seq fork|something is missing; usage: attnctl seq fork ID [COUNT]
@@ -39,6 +41,8 @@ run --shape azure-conv --count many|--count wants a number in 1..1e+09, not "man
 run --shape azure-conv --prefix-share 1:2:3|--prefix-share wants FRACTION:TOKENS, not "1:2:3" (--help lists the commands)
 run /|/: Is a directory
 run /none.json|/none.json: No such file or directory
+run README.md|README.md:1:1: a value was expected here
+run config/tiny.jsonc|config/tiny.jsonc:1:1: this is a configuration of the daemon: attnd --config
 run --trace /|/: Is a directory
 --jsno stats|attnctl itself has no option --jsno; did you mean --json? (--help lists the commands)
 top --json|top has no --json: the API's answers are JSON (attnctl top --help says what it takes)
