@@ -52,6 +52,7 @@ class App {
     while (!this.info) {
       try {
         this.info = await this.api.json('/v1/info');
+        this.views.workload.suit(this.info.pool.blocks * this.info.geometry.block_size);
       } catch (problem) {
         this.say(problem.detail ?? String(problem));
         await sleep(1000);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // learn.js - a form that starts a workload, and the tour: six steps that ask the real API and say what changed in the map.
 import {$, fill, h, setText, update} from './dom.js';
-import {bytesText, countText, list, plural, secondsText, verifyText, zerosBody, zerosLine} from './pure.js';
+import {bytesText, countText, list, plural, secondsText, smallWorkload, verifyText, zerosBody, zerosLine} from './pure.js';
 
 // ---- a workload -------------------------------------------------------------------------------------------
 
@@ -18,6 +18,14 @@ export class WorkloadView {
     form.elements.shape.addEventListener('change', shaped);
     form.addEventListener('submit', (e) => e.preventDefault());
     this.app.onPress(form.querySelector('button[type="submit"]'), () => form.reportValidity() ? this.start() : null, $('workload-message'));
+  }
+
+  // What the form begins with, where the pool is too small for that; what was typed stays.
+  suit(tokens) {
+    for (const [name, value] of Object.entries(smallWorkload(tokens) ?? {})) {
+      const field = $('workload-form').elements[name];
+      if (field.value === field.defaultValue) field.value = value;
+    }
   }
 
   // What the form says, as the body of POST /v1/workloads.
@@ -68,7 +76,7 @@ export class WorkloadView {
     bar.hidden = ended;
     bar.value = w.tokens.total ? w.tokens.done / w.tokens.total : 0;
     const parts = [`${countText(w.tokens.done)} of ${countText(w.tokens.total)} tokens`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
-      `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : ''];
+      `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : '', ended ? 'its sequences are gone' : ''];
     setText(text, parts.filter(Boolean).join(' · '));
   }
 }

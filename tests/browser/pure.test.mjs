@@ -153,3 +153,9 @@ test('a workload that was cancelled is not called wrong', () => {
   assert.equal(pure.verifyText({state: 'finished', verify: {rows: 16, done: 1, ok: false}}), 'verification failed');
   assert.equal(pure.verifyText({state: 'finished', verify: null}), '');
 });
+
+test('a form for workloads that suits the pool', () => {
+  assert.equal(pure.smallWorkload(4096 * 16), null);
+  assert.deepEqual(pure.smallWorkload(64 * 4), {count: 9000, prompt: 16, decode: 38, prefix: 8, rate: 300});
+  assert.ok(pure.smallWorkload(4).decode >= 1);
+});

@@ -65,10 +65,12 @@ for host in (0, 16):
 with Daemon() as daemon, Page(daemon.url) as page:
     page.loaded()
     page.tab("workload")
+    page.script("const form = document.getElementById('workload-form').elements; for (const [name, value] of [['count', 6], ['decode', 200], ['rate', 20]]) form[name].value = value;")
     page.script("document.querySelector('#workload-form button[type=submit]').click()")
     eventually(lambda: int(page.script("return document.querySelector('#figures [data-key=\"copies on write\"] .value').textContent")) > 0, "a copy on write is seen")
     expect("the form's workload forks and copies", True, daemon.get("/stats?limit=1")["counters"]["forks"] > 0)
     eventually(lambda: "finished" in page.text("workload-list"), "it comes to its end")
+    expect("and says what is left of it", True, "its sequences are gone" in page.text("workload-list"))
     report = daemon.get("/v1/workloads/1")
     expect("its rows were verified", [True, 16], [report["verify"]["ok"], report["verify"]["done"]])
 
@@ -124,6 +126,15 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
     page.script(f"{CHOSEN} named('Append a token').click()")
     eventually(lambda: daemon.get(f"/v1/sequences/{a}")["length"] == 1, "the next action is done")
     eventually(lambda: message(page) is None, "and takes the message away")
+
+    # what the form begins with fits this pool, too
+    page.tab("workload")
+    page.script("document.querySelector('#workload-form button[type=submit]').click()")
+    eventually(lambda: "workload 1running" in page.text("workload-list").replace("\n", ""), "a workload runs")
+    eventually(lambda: daemon.get("/v1/workloads/1")["sequences"]["finished"] > 0, "and ends sequences")
+    daemon.curl("/v1/workloads/1", "-X", "DELETE")
+    eventually(lambda: "not verified (cancelled) · its sequences are gone" in page.text("workload-list"), "it is cancelled, which is not wrong")
+    expect("the browser has nothing to complain of", [], page.complaints())
 
 with Daemon() as daemon, Page(daemon.url) as page:
     page.loaded()
