@@ -74,14 +74,16 @@ static void rates(struct top *t, const cJSON *r)
 
 static void pool(struct top *t, const cJSON *r)
 {
-    char bar[POOL_CELLS + 1];
+    char bar[POOL_CELLS + 1], of_these[32] = "";
     double blocks = answer_number(r, "pool.blocks"), shared = answer_number(r, "pool.shared");
     double held = answer_number(r, "pool.held"), cached = answer_number(r, "pool.cached");
     const double parts[] = {shared / blocks, (held - shared) / blocks, cached / blocks};
     screen_bar(bar, POOL_CELLS, parts, "S#c", 3);
-    screen_line(&t->screen, "pool      [%s%s%s] %.0f: %.0f held (%.0f Shared), %.0f cached, %.0f free",
+    if (shared > 0)
+        snprintf(of_these, sizeof of_these, " (%.0f Shared)", shared);
+    screen_line(&t->screen, "pool      [%s%s%s] %.0f: %.0f held%s, %.0f cached, %.0f free",
                 screen_style(&t->screen, SCREEN_CYAN), bar, screen_style(&t->screen, SCREEN_PLAIN), blocks,
-                held, shared, cached, answer_number(r, "pool.free"));
+                held, of_these, cached, answer_number(r, "pool.free"));
     screen_line(
         &t->screen,
         "          %.0f tokens, %.0f stored (sharing %.2f); %.0f copies, %.0f evictions, %.0f/%.0f swaps",

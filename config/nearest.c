@@ -37,7 +37,7 @@ static size_t distance(const char *a, const char *b)
 
 const char *nearest_of(const char *written, const char *best, const char *name)
 {
-    size_t n = strlen(written), most = least(NEAR_MOST, (n + 1) / 2);
+    size_t n = strlen(written), most = least(NEAR_MOST, n / 2);
     size_t is = n >= 2 && strncmp(written, name, n) == 0 ? 1 : distance(written, name);
     size_t was = !best ? NAME_MOST : n >= 2 && strncmp(written, best, n) == 0 ? 1 : distance(written, best);
     return is <= most && is < was ? name : best;

@@ -252,6 +252,13 @@ static int check_request(const struct workload_request *r, const struct geometry
     else if (1 + (uint64_t)r->forks > sequences)
         snprintf(reason, WORKLOAD_REASON_BYTES, "sequence %u and its %u forks; limits.sequences is %u",
                  r->ordinal, r->forks, sequences);
+    else if (r->forks == 0 && need > blocks)
+        snprintf(reason, WORKLOAD_REASON_BYTES, "sequence %u needs %llu blocks; the pool has %u", r->ordinal,
+                 (unsigned long long)need, blocks);
+    else if (r->forks == 1 && need + of_child > blocks)
+        snprintf(reason, WORKLOAD_REASON_BYTES,
+                 "sequence %u needs %llu blocks, and its fork %llu; the pool has %u", r->ordinal,
+                 (unsigned long long)need, (unsigned long long)of_child, blocks);
     else if (need + r->forks * of_child > blocks)
         snprintf(reason, WORKLOAD_REASON_BYTES,
                  "sequence %u needs %llu blocks, and %llu for each of its %u forks; the pool has %u",

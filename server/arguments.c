@@ -2,6 +2,7 @@
 /* arguments.c - see arguments.h. */
 #include "server/arguments.h"
 
+#include "config/nearest.h"
 #include "server/media_type.h"
 
 #include <cjson/cJSON.h>
@@ -182,13 +183,28 @@ static int parse_body(struct http_exchange *x, cJSON **tree)
     return 0;
 }
 
+void arguments_no_such(const char *what, const char *name, const char *const *names, const char *const *lists,
+                       char text[ARGUMENTS_TEXT_BYTES])
+{
+    const char *near = NULL;
+    for (; names && *names; names++)
+        near = nearest_of(name, near, *names);
+    for (; lists && *lists; lists++)
+        near = nearest_of(name, near, *lists);
+    snprintf(text, ARGUMENTS_TEXT_BYTES, "there is no such %s%s%s%s", what, near ? "; did you mean " : "",
+             near ? near : "", near ? "?" : "");
+}
+
 /* Every member has a name that is in one of the lists. */
 static int check_names(struct arguments *a, const char *const *names, const char *const *lists)
 {
     const cJSON *item;
+    char text[ARGUMENTS_TEXT_BYTES];
     cJSON_ArrayForEach (item, a->object) {
-        if (!is_in(names, item->string) && !is_in(lists, item->string))
-            return arguments_refuse(a, item->string, "there is no such member, or it is not built yet");
+        if (is_in(names, item->string) || is_in(lists, item->string))
+            continue;
+        arguments_no_such("member", item->string, names, lists, text);
+        return arguments_refuse(a, item->string, text);
     }
     return 0;
 }

@@ -9,7 +9,10 @@
 #include "config/json.h"
 #include "server/http_reply.h"
 
-enum { ARGUMENTS_MAX = 16 /* parameters of a query */ };
+enum {
+    ARGUMENTS_MAX = 16, /* parameters of a query */
+    ARGUMENTS_TEXT_BYTES = 160
+};
 
 struct arguments {
     struct http_exchange *x;
@@ -38,6 +41,10 @@ int arguments_of_json(struct arguments *a, struct http_exchange *x, const char *
  * absent. */
 int arguments_of_object(struct arguments *a, struct http_exchange *x, const struct cJSON *object,
                         const char *where, const char *const *names, const char *const *lists);
+
+/* arguments_no_such: "there is no such WHAT", with the name of both lists that is near to `name`, where there is one. */
+void arguments_no_such(const char *what, const char *name, const char *const *names, const char *const *lists,
+                       char text[ARGUMENTS_TEXT_BYTES]);
 
 /* arguments_close: free what arguments_of_json() made. Also of one that failed. */
 void arguments_close(struct arguments *a);

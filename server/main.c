@@ -414,7 +414,8 @@ static void reload_keys(struct daemon *d)
         ended++;
     }
     registered_renew(d->registered);
-    log_line(LOG_INFO, "SIGHUP: %u keys; %u are no more", keys_count(d->state.keys), ended);
+    log_line(LOG_INFO, "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
+             keys_count(d->state.keys) == 1 ? "key" : "keys", ended, ended == 1 ? "is" : "are");
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -976,7 +977,8 @@ static void log_listeners(const struct daemon *d)
         log_line(LOG_INFO, "registered memory on %s", d->state.config->transport.address);
     kv_publisher_log(d->publisher);
     if (d->state.keys)
-        log_line(LOG_INFO, "%u keys", keys_count(d->state.keys));
+        log_line(LOG_INFO, "%u %s", keys_count(d->state.keys),
+                 keys_count(d->state.keys) == 1 ? "key" : "keys");
 }
 
 static enum exit_code serve(const struct config *config)

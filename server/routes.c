@@ -102,11 +102,34 @@ static void refuse_method(struct http_exchange *x)
     snprintf(x->extra, sizeof x->extra, "Allow: %s\r\n", list);
 }
 
+/* The pattern that the path would match, had it a number in the place of "{id}"; NULL: there is none. */
+static const char *pattern_without_number(struct http_text path)
+{
+    for (size_t i = 0; i < RESOURCES; i++) {
+        for (const struct route *route = resources[i]->routes; route->path; route++) {
+            const char *hole = strstr(route->path, "{id}");
+            size_t front = hole ? (size_t)(hole - route->path) : 0, at = front;
+            if (!hole || path.n <= front || memcmp(path.bytes, route->path, front) != 0)
+                continue;
+            while (at < path.n && path.bytes[at] != '/')
+                at++;
+            if (at > front && http_text_is((struct http_text){path.bytes + at, path.n - at}, hole + 4))
+                return route->path;
+        }
+    }
+    return NULL;
+}
+
 /* There is no such path, or none with this method. */
 static void refuse_path(struct http_exchange *x)
 {
+    const char *pattern = x->methods ? NULL : pattern_without_number(x->head.path);
     if (x->methods)
         refuse_method(x);
+    else if (pattern)
+        http_problem(x, ATTND_NOT_FOUND,
+                     "no such path: %.*s: {id} of %s wants a number, at most 9007199254740991",
+                     (int)(x->head.path.n < 100 ? x->head.path.n : 100), x->head.path.bytes, pattern);
     else
         http_problem(x, ATTND_NOT_FOUND, "no such path: %.*s",
                      (int)(x->head.path.n < 200 ? x->head.path.n : 200), x->head.path.bytes);

@@ -190,7 +190,7 @@ static bool is_in(const char *const *names, const char *name)
 
 static int open_safetensors(struct tensor_body *b, const char *const *names, const char *const *spec_names)
 {
-    char reason[SAFETENSORS_REASON_BYTES];
+    char reason[SAFETENSORS_REASON_BYTES], text[ARGUMENTS_TEXT_BYTES];
     int rc = arguments_of_query(&b->arguments, b->x, names, spec_names);
     if (rc != 0)
         return rc;
@@ -200,10 +200,12 @@ static int open_safetensors(struct tensor_body *b, const char *const *names, con
     for (unsigned i = 0; rc == 0 && i < b->tensors.count; i++) {
         struct named_tensor *t = &b->tensors.tensors[i];
         t->stays = b->x->staging && (uintptr_t)t->data % ALIGNMENT == 0;
-        if (is_in(names, t->name))
+        if (is_in(names, t->name)) {
             rc = tensors_refuse(b, t->name, "belongs in the query");
-        else if (!is_in(spec_names, t->name))
-            rc = tensors_refuse(b, t->name, "there is no such tensor, or it is not built yet");
+        } else if (!is_in(spec_names, t->name)) {
+            arguments_no_such("tensor", t->name, spec_names, NULL, text);
+            rc = tensors_refuse(b, t->name, text);
+        }
     }
     return rc;
 }

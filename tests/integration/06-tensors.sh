@@ -61,7 +61,7 @@ wrong() { expect "$1" "$2" "$(tensors "${@:3}" | post /v1/attend | jq -r '"\(.st
 wrong 'another dtype' '422 /q: wants BF16 [1, 1, 8], has F32 [1, 1, 8]' sequences I64 1 1 q F32 1,1,8 $zero
 wrong 'another shape' '422 /q: wants BF16 [1, 1, 8], has BF16 [8]' sequences I64 1 1 q BF16 8 $zero
 wrong 'no q' '422 /q: is missing' sequences I64 1 1
-wrong 'an unknown tensor' '422 /slot_mapping: there is no such tensor, or it is not built yet' \
+wrong 'an unknown tensor' '422 /slot_mapping: there is no such tensor' \
     sequences I64 1 1 slot_mapping I64 1 0 q BF16 1,1,8 $zero
 wrong 'a NaN' '422 /q: row 0, head 0, element 1 is not finite' sequences I64 1 1 q BF16 1,1,8 0,nan,0,0,0,0,0,0
 wrong 'a negative id' '422 /sequences: entry 0: wants an id in 1..9007199254740991' sequences I64 1 -1 q BF16 1,1,8 $zero

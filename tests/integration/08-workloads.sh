@@ -125,10 +125,11 @@ two kinds|422 exactly one of sequences, shape and trace is wanted|{"shape":"azur
 an empty list|422 there are no requests|{"sequences":[]}
 no tokens|422 a request has neither a prompt nor tokens to decode|{"sequences":[{"prompt":0}]}
 an unknown shape|422 /shape: wants azure-conv, azure-code, mooncake-conv or arxiv-summary|{"shape":"x"}
-a member that is not there|422 /sequences/0/promt: there is no such member, or it is not built yet|{"sequences":[{"promt":3}]}
+a member that is not there|422 /sequences/0/promt: there is no such member; did you mean prompt?|{"sequences":[{"promt":3}]}
 a fork behind the end|422 /sequences/0/fork/at: wants a token before the sequence's last one|{"sequences":[{"prompt":3,"decode":1,"fork":{"at":4}}]}
 a prefix longer than the prompt|422 /sequences/0/prefix/length: wants 1 to all tokens of the prompt|{"sequences":[{"prompt":3,"prefix":{"id":1,"length":4}}]}
 too long for a sequence|422 sequence 0 would have 200000 tokens; limits.sequence_tokens is 131072|{"sequences":[{"prompt":200000}]}
+too large for the pool, with a fork|422 sequence 0 needs 25025 blocks, and its fork 25025; the pool has 40000|{"sequences":[{"prompt":100000,"decode":100,"fork":{"at":1,"count":1}}]}
 too large for the pool|422 sequence 0 needs 25025 blocks, and 25025 for each of its 2 forks; the pool has 40000|{"sequences":[{"prompt":100000,"decode":100,"fork":{"at":1,"count":2}}]}
 LIST
 printf 'nonsense\n' >"$WORK/bad.csv"

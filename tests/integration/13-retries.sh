@@ -90,7 +90,7 @@ tensors sequences I64 1 2 indptr I64 2 0,4000 k BF16 2,4000,2,8 '128000*1' v BF1
     token_ids I64 4000 '4000*7' >"$WORK/larger"
 tensors sequences I64 1 2 indptr I64 2 0,4096 k BF16 2,4096,2,8 '131072*1' v BF16 2,4096,2,8 '131072*0.5' \
     token_ids I64 4096 '4096*7' unused I64 70000 '70000*0' >"$WORK/unknown"
-expect 'more than 1 MiB, but for one tensor' '/unused: there is no such tensor, or it is not built yet' \
+expect 'more than 1 MiB, but for one tensor' '/unused: there is no such tensor' \
     "$(post '/v1/append?layer=0' <"$WORK/unknown" | jq -r .detail)"
 expect 'two layers of 4 000 tokens at once' '[4000,4000]' "$(post /v1/append <"$WORK/larger" | jq -c '.sequences[0].lengths')"
 expect 'and attention for all of them' 128000 \

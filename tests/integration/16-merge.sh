@@ -48,7 +48,7 @@ no states|422 /o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [0]|{"o":[
 a head too many|422 /o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [1, 1, 2, 8]|{"o":[[[[1,1,1,1,1,1,1,1],[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]]}
 lse of another number of states|422 /lse: wants F32 [1, 1, 1], as o is, has F32 [2, 1, 1]|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]],[[0]]]}
 an lse that is none|422 /lse/0/0/0: wants a number, or null for minus infinity|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[["x"]]]}
-an unknown member|422 /v: there is no such member, or it is not built yet|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]],"v":1}
+an unknown member|422 /v: there is no such member|{"o":[[[[1,1,1,1,1,1,1,1]]]],"lse":[[[0]]],"v":1}
 TABLE
 tensors o F32 1,1,1,4 '4*1' lse F32 1,1,1 0 | post /v1/merge >"$WORK/refused"
 expect 'safetensors of another shape' '/o: wants F32 [n, T, 1, 8], n and T at least 1, has F32 [1, 1, 1, 4]' "$(jq -r .detail "$WORK/refused")"

@@ -101,7 +101,7 @@ an empty last page|422 /kv_last_page_len: entry 0: wants 1..4 (block_size)|{"lay
 more rows than tokens|422 /indptr: sequence 0 has 2 tokens, and 3 rows ask for the last of them|{"layer":0,"lease":4,"q":$qqq,"indptr":[0,3],"block_tables":[[4]],"context_lens":[2]}
 rows that fall|422 /indptr: wants 3 numbers, one more than sequences, rising from 0|{"layer":0,"lease":4,"q":$q,"indptr":[0,1,0],"block_tables":[[4],[4]],"context_lens":[2,2]}
 another number of rows|422 /q: wants F32 [2, 2, 8], has F32 [1, 2, 8]|{"layer":0,"lease":4,"q":$q,"block_tables":[[4],[4]],"context_lens":[2,2]}
-an unknown member|422 /sequences: there is no such member, or it is not built yet|{"layer":0,"lease":4,"q":$q,$table,"sequences":[1]}
+an unknown member|422 /sequences: there is no such member|{"layer":0,"lease":4,"q":$q,$table,"sequences":[1]}
 a kernel that is none|422 /kernel: wants auto, paged_v1 or paged_v2|{"layer":0,"lease":4,"q":$q,$table,"kernel":"fast"}
 a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda|{"layer":0,"lease":4,"q":$q,$table,"kernel":"paged_v2"}
 LIST

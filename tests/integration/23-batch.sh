@@ -70,7 +70,7 @@ more forks than rows|422 invalid @: /ops/@/count: wants an integer in 1..1000|{"
 no length|422 invalid @: /ops/@/length: is missing|{"op":"truncate","id":1}
 no id|422 invalid @: /ops/@/id: is missing|{"op":"delete"}
 no such op|422 invalid @: /ops/@/op: wants create, fork, truncate or delete|{"op":"append","id":1}
-no such member|422 invalid @: /ops/@/lenght: there is no such member, or it is not built yet|{"op":"fork","id":1,"lenght":1}
+no such member|422 invalid @: /ops/@/lenght: there is no such member; did you mean length?|{"op":"fork","id":1,"lenght":1}
 no object|422 invalid @: /ops/@/op: wants create, fork, truncate or delete|7
 LIST
 expect 'the books balance' true "$(audit)"
