@@ -337,7 +337,8 @@ static void preempt(struct tour *t)
     double is_free, host;
     if (!is_alone(t, &is_free, &host)) {
         begin(t, "6 of 6: preempt",
-              "Left out: it takes all free blocks for a moment, and somebody else uses this daemon.\n"
+              "Left out: it takes all free blocks for a moment, and there are other sequences or\n"
+              "leases in this daemon (attnctl seq, attnctl lease), or too many blocks for one.\n"
               "attnctl tour --own starts one for itself.");
         return;
     }

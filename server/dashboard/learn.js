@@ -83,7 +83,7 @@ export class WorkloadView {
 
 // ---- the tour ---------------------------------------------------------------------------------------------
 
-const NAMES = ['create', 'append', 'fork', 'write', 'share', 'preempt'];
+const NAMES = ['create', 'append', 'fork', 'write', 'share', 'evict'];
 const LEASES_MAX = 64;
 
 export class TourView {
@@ -121,7 +121,7 @@ export class TourView {
       this.app.map.mark(told.blocks ?? []);
       if (told.blocks?.length) this.app.map.show(told.blocks[0]);
     } catch (problem) {
-      this.tell('This step was refused', [problem.detail ?? String(problem), 'Press the button to try it again, or end the tour.']);
+      this.tell('This step was refused', [problem.detail ?? problem.message ?? String(problem), 'Press the button to try it again, or end the tour.']);
     }
     this.drawSteps();
   }
@@ -210,8 +210,14 @@ export class TourView {
         'When nobody holds them any more they are not free but "cached", and stay until their room is needed.']};
   }
 
-  // Take what is free until somebody has to give way. On a daemon with host memory idle sequences are swapped out; else what is cached goes.
-  async preempt() {
+  // Take what is free, so that what is cached has to go. On a daemon with host memory idle sequences are swapped out, too. It is left out
+  // where there is somebody else, as attnctl tour does: their calls would wait, and their sequences be swapped.
+  async evict() {
+    const {sequences, leases} = await this.app.api.json('/stats', {query: {limit: 1}}), others = sequences.count - this.sequences.length, held = leases - this.leases.length;
+    if (others > 0 || held > 0) {
+      const who = [others > 0 ? plural(others, 'other sequence') : '', held > 0 ? plural(held, 'lease') : ''].filter(Boolean).join(' and ');
+      throw new Error(`It takes all free blocks for a moment, and there ${others + held > 1 ? 'are' : 'is'} ${who} in this daemon. Delete them first, or end the tour here.`);
+    }
     for (const id of this.sequences.slice(-2)) await this.ask({path: `/v1/sequences/${id}`, method: 'DELETE'});
     this.sequences.splice(-2);
     const before = await this.app.api.json('/stats', {query: {limit: 1}}), {pool, counters} = before, size = pool.block_size;

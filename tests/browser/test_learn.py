@@ -21,6 +21,16 @@ def step(page, name):
     return text, [int(n) for n in re.findall(r"\d+", text)]
 
 
+def refused_beside_others(page, daemon, name):
+    """The last step takes all free blocks: not while somebody else has something here."""
+    other = daemon.post("/v1/sequences", {})["id"]
+    free = daemon.get("/stats?limit=1")["pool"]["free"]
+    page.click("tour-next")
+    eventually(lambda: "there is 1 other sequence in this daemon" in page.text("tour-text"), "evict is refused beside others")
+    expect(f"{name}: evict: beside others it takes nothing", [free, 0], [daemon.get("/stats?limit=1")["pool"]["free"], daemon.get("/stats?limit=1")["leases"]])
+    daemon.curl(f"/v1/sequences/{other}", "-X", "DELETE")
+
+
 def take_tour(page, daemon, host):
     name = f"host memory {host}"
     page.tab("tour")
@@ -44,12 +54,13 @@ def take_tour(page, daemon, host):
     step(page, "share")
     published = daemon.get("/stats?limit=100")["sequences"]["items"][-1]
     expect(f"{name}: share: two blocks were found", ["shared"] * 2, states_of(daemon, *published["blocks"]))
-    text, _ = step(page, "preempt")
+    refused_beside_others(page, daemon, name)
+    text, _ = step(page, "evict")
     stats = daemon.get("/stats?limit=1")
-    expect(f"{name}: preempt: the pool is full", [0, 0], [stats["pool"]["free"], stats["pool"]["cached"]])
-    expect(f"{name}: preempt: who gave way", (1, True) if host else (0, True),
+    expect(f"{name}: evict: the pool is full", [0, 0], [stats["pool"]["free"], stats["pool"]["cached"]])
+    expect(f"{name}: evict: who gave way", (1, True) if host else (0, True),
            (stats["scheduler"]["swapped"], "had to give way" in text))
-    expect(f"{name}: preempt: cached blocks were evicted", 2, stats["counters"]["evictions"])
+    expect(f"{name}: evict: cached blocks were evicted", 2, stats["counters"]["evictions"])
     page.click("tour-end")
     eventually(lambda: "gone" in page.text("tour-text"), "the tour has ended")
     stats = daemon.get("/stats?limit=1")
