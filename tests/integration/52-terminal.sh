@@ -310,6 +310,8 @@ expect 'another one beside it has the same bits' 'A A' "$(ctl compare --batch 3 
 expect 'no lease is left' 0 "$(curl -s "$URL/stats" | jq .leases)"
 
 # ---- screens
+is_empty() { [ "$(count)" = 0 ]; } # the sweep that was interrupted: its workload is cancelled, which may take a step
+eventually is_empty
 for _ in 1 2 3; do ctl seq new >/dev/null; done
 ids=$(ctl --json seq | jq -c '[.items[].id]')
 id=$(jq .[0] <<<"$ids")
