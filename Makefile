@@ -189,7 +189,7 @@ $(B)/obj/llhttp/%.o: $(LLHTTP_DIR)/%.c $(B)/flags
 FLAGS := $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL)
 $(shell mkdir -p $(B); echo '$(FLAGS)' | cmp -s - $(B)/flags || echo '$(FLAGS)' >$(B)/flags)
 $(shell echo '$(COMMIT)' | cmp -s - $(B)/commit || echo '$(COMMIT)' >$(B)/commit)
-VERSIONED := $(call object,server/main.c server/api_observe.c library/library.c clients/attnctl.c)
+VERSIONED := $(call object,$(shell grep -l ATTND_COMMIT server/*.c library/*.c clients/*.c))
 $(VERSIONED): $(B)/commit
 $(VERSIONED): CPPFLAGS_ALL += -DATTND_COMMIT='"$(COMMIT)"'
 

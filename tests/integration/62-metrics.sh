@@ -17,6 +17,8 @@ expect 'labels, too' '' "$("$ATTND" --describe metrics | awk -F'\t' '$3 != "" &&
     shown=$(grep -m1 -F "$name{" "$WORK/metrics" | grep -oE '[a-z_]+="' | tr -d '="' | paste -sd, | sed 's/,/, /g')
     [ "$shown" = "$labels" ] || echo "$name: $shown, not $labels"
 done)"
+expect 'the build is that of /v1/info and --version' "$(curl -s "$URL/v1/info" | jq -r .commit) $("$ATTND" --version | sed -n '1s/.*(\([^)]*\)).*/\1/p')" \
+    "$(sed -n 's/^attnd_build_info{.*commit="\([^"]*\)".*/\1/p' "$WORK/metrics" | sed 's/.*/& &/')"
 expect 'answers by route and status' '2 1 1 2 1' "$(metric 'attnd_http_requests_total{method="GET",route="/livez",status="200"}') \
 $(metric 'attnd_http_requests_total{method="POST",route="/v1/sequences",status="201"}') \
 $(metric 'attnd_http_requests_total{method="GET",route="/v1/sequences/{id}",status="404"}') \
