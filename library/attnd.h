@@ -138,7 +138,7 @@ ATTND_API int attnd_create(struct attnd *a, struct attnd_creation *creation);
  * ids: those given, or, where they are 0, chosen and written. */
 ATTND_API int attnd_fork(struct attnd *a, uint64_t id, uint32_t length, uint64_t *ids, uint32_t count);
 
-/* Forget all tokens of a sequence but the first `length`; all of it. */
+/* Forget all tokens of a sequence but the first `length`, at every layer. It has no more than that already: nothing is forgotten, and 0. */
 ATTND_API int attnd_truncate(struct attnd *a, uint64_t id, uint32_t length);
 ATTND_API int attnd_delete(struct attnd *a, uint64_t id);
 

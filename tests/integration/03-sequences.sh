@@ -106,6 +106,8 @@ for path in truncate fork moved; do
     expect "$path to a length below 0" '422 /length' "$(post "/v1/sequences/1/$path" "$([ $path = moved ] && echo '{"length":-1,"moved_to":"/x"}' || echo '{"length":-1}')" | jq -r '"\(.status) \(.errors[0].pointer)"')"
 done
 expect 'truncate' '1 [0]' "$(post /v1/sequences/1/truncate '{"length":1}' | jq -c -r '"\(.length) \(.blocks)"')"
+expect 'beyond the end it keeps what there is, and says how much' '200 1 [0]' "$(curl -s -w '%{http_code}' -o "$WORK/cut" --json '{"length":500}' "$URL/v1/sequences/1/truncate") \
+$(jq -c -r '"\(.length) \(.blocks)"' "$WORK/cut")"
 extend 1 9 >/dev/null
 expect 'tokens 0 and 9' 4.5 "$(post /v1/attend "{\"layer\":0,\"sequences\":[1],\"q\":$look}" | jq '.o[0][0][0]')"
 

@@ -350,7 +350,7 @@ class Engine:
         return forks[0] if count is None and ids is None else forks
 
     def truncate(self, sequence, length):
-        """Forget all tokens but the first ones."""
+        """Forget all tokens but the first `length`; nothing where there are no more."""
         _check(self._call('truncate', sequence, length))
 
     def delete(self, sequence):
