@@ -24,6 +24,11 @@ expect 'and makes nothing' '' "$(boot | grep '^make')"
 expect 'a target is made' 'make demo' "$(boot demo | grep '^make' | sed 's/ -j[0-9]*//')"
 boot check >/dev/null
 expect 'tests need more' "$(names demo check)" "$(asked)"
+boot wheel CUDA=0 >/dev/null
+expect 'a wheel needs few of them' "$(names demo wheel)" "$(asked)"
+expect 'no compiler of tests' '' "$(asked | tr ' ' '\n' | grep -e clang -e qemu -e tmux)"
+boot cuda-headers >/dev/null
+expect "so do CUDA's headers" "$(names demo cuda-headers)" "$(asked)"
 boot lint >/dev/null
 expect 'so does lint' "$(names demo check lint)" "$(asked)"
 boot check-browser >/dev/null
@@ -31,7 +36,7 @@ expect 'and the page' "$(names demo check check-browser)" "$(asked)"
 boot --only docs >"$WORK/out"
 expect 'a set alone' "$(names docs)" "$(asked)"
 expect 'after which nothing is made' '' "$(grep '^make' "$WORK/out")"
-expect 'no such set' "2 bootstrap: all: no such set; there are demo check check-browser lint docs services package" "$(boot --only all; echo "$? $(cat "$WORK/said")")"
+expect 'no such set' "2 bootstrap: all: no such set; there are demo wheel cuda-headers check check-browser lint docs services package" "$(boot --only all; echo "$? $(cat "$WORK/said")")"
 expect 'no such option' '2 bootstrap: --olny: no such option (--help lists them)' "$(boot --olny; echo "$? $(cat "$WORK/said")")"
 printf '#!/bin/sh\necho install ok installed\n' >"$WORK/bin/dpkg-query"
 expect 'with all of them there it asks nobody' 'bootstrap: all packages are present ' "$(boot --only demo) $(cat "$ASKED")"
