@@ -74,6 +74,16 @@ install_all() {
     done <<<"$("${part}_files")"
     install -D -m 644 "$new" "$list"
     rm -f "$new"
+    [ "$part" != daemon ] || [ -n "${DESTDIR:-}" ] || say_next
+}
+
+# What is left to whoever installs on this machine itself.
+say_next() {
+    cat <<TEXT
+next: systemd-sysusers                                                        # the user attnd
+      install -D -m 644 packaging/debian/attnd.jsonc /etc/attnd/attnd.jsonc   # the configuration, if there is none
+      systemctl daemon-reload && systemctl enable --now attnd                 # the unit; docs/OPERATIONS.md
+TEXT
 }
 
 # Folders of ours go when they are empty.
@@ -90,7 +100,10 @@ remove_folders() {
 
 uninstall_all() {
     local was target other
-    [ -e "$list" ] || { echo "make uninstall: nothing is noted in $list"; return 0; }
+    if [ ! -e "$list" ]; then # one part of the two is enough
+        if [ "$part" = daemon ] && [ ! -e "$root/share/attnd/files.lib" ]; then echo "make uninstall: nothing of attnd is noted in $root/share/attnd"; fi
+        return 0
+    fi
     for other in "$root"/share/attnd/files.*; do [ "$other" = "$list" ] || [ ! -e "$other" ] || break; done
     while read -r was target; do
         [ -e "$root/$target" ] || [ -L "$root/$target" ] || continue

@@ -25,6 +25,12 @@ expect 'what was installed runs' "$("$ATTND" --version | head -1)" "$("$WORK/roo
 links=$(cd "$WORK/root/opt/a/share/doc/attnd" && grep -oE '\]\([^)#:]+[)#]' README.md | sed 's/^](//; s/[)#]$//' | sort -u | while read -r to; do [ -e "$to" ] || echo "$to"; done)
 expect 'links of the installed README lead to documents' '' "$(grep -e '^docs/.*[.]md$' <<<"$links")"
 
+expect 'below a folder nothing is said' '' "$(place install)"
+expect 'on this machine, what comes next, as docs/OPERATIONS.md has it' "3 $(sed -n 's/^    \(systemd-sysusers\|install -D\|systemctl daemon-reload\)/\1/p' docs/OPERATIONS.md | sed 's/ *#.*//' | paste -sd'|')" \
+    "$(DESTDIR='' PREFIX=$WORK/here BUILD=$BUILD bash scripts/install.sh install daemon >"$WORK/said"; wc -l <"$WORK/said") $(sed 's/^next: //; s/^ *//; s/ *#.*//' "$WORK/said" | paste -sd'|')"
+DESTDIR='' PREFIX=$WORK/here BUILD=$BUILD bash scripts/install.sh uninstall daemon
+place install # the unit is made for a prefix
+
 # ---- somebody's own
 own=$WORK/root/opt/a/share/attnd/mine.jsonc changed=$WORK/root/opt/a/share/attnd/demo.jsonc other=$WORK/root/opt/a/bin/other
 echo '{}' >"$own"
@@ -36,7 +42,8 @@ echo '{}' >"$WORK/root/etc/attnd/attnd.jsonc"
 expect 'a file that was changed is named' "make uninstall: $changed was changed, and stays" "$(place uninstall)"
 expect 'and stays, with all that is not ours' './etc/attnd/attnd.jsonc ./opt/a/bin/other ./opt/a/share/attnd/demo.jsonc ./opt/a/share/attnd/mine.jsonc ./opt/a/share/doc/attnd/notes' \
     "$(here | paste -sd' ')"
-expect 'again there is nothing to do' "make uninstall: nothing is noted in $WORK/root/opt/a/share/attnd/files.daemon" "$(place uninstall)"
+expect 'again there is nothing to do' "make uninstall: nothing of attnd is noted in $WORK/root/opt/a/share/attnd" "$(place uninstall)"
+expect 'of the library nothing is said' '' "$(DESTDIR=$WORK/root PREFIX=/opt/a BUILD=$BUILD bash scripts/install.sh uninstall lib)"
 rm -rf "$WORK/root"
 place install
 place install

@@ -25,7 +25,8 @@
 # and in the first three lines of a document <!-- all run by: FILE --> is said of all of its commands.
 #
 # Commands run in a folder that has everything of the repository, with the build under test in build/release. A command
-# "attnd ... &" starts a daemon on a free port instead of 8400.
+# "attnd ... &" starts a daemon on a free port instead of 8400, and, with listen=127.0.0.1:84NN, one more, on a free port instead of that.
+# Those end with the test.
 # shellcheck shell=bash
 
 ROOT=$PWD
@@ -145,9 +146,41 @@ is_expected() {
     [[ $2 == $pattern ]]
 }
 
+# More daemons than one: the free port of each that a document names, and their processes.
+declare -A ports=()
+others=()
+end_all() {
+    local status=$?
+    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
+    rm -rf "$WORK"
+    exit $status
+}
+trap end_all EXIT
+start_another() { # PORT [ARG...] - the last argument that names the address is taken, so this one comes last
+    local port=$1 log=$WORK/log.$1
+    shift
+    : >"$log"
+    "$ATTND" "$@" --set listen=127.0.0.1:0 2>"$log" &
+    others+=($!)
+    is_there() { grep -q 'listening on' "$log" || ! kill -0 "${others[-1]}" 2>/dev/null; }
+    eventually is_there
+    ports[$port]=$(sed -n 's/.*listening on http:[^"]*:\([0-9]*\).*/\1/p' "$log")
+    expect "$name: another daemon, for port $port" yes "$([ -n "${ports[$port]}" ] && echo yes || cat "$log")"
+}
+
 # Run a command in this shell, so that variables stay; what it prints goes to $WORK/said.
 run_command() {
-    local command=${1//127.0.0.1:8400/127.0.0.1:${PORT:-8400}}
+    local command=$1 port back="s/127\.0\.0\.1:${PORT:-8400}/127.0.0.1:8400/g"
+    if [[ $command =~ ^(build/release/)?attnd\ (.*listen=127\.0\.0\.1:(84[0-9][0-9]).*)\ \&$ ]]; then
+        : >"$WORK/said"
+        eval "start_another ${BASH_REMATCH[3]} ${BASH_REMATCH[2]}"
+        return 0
+    fi
+    command=${command//127.0.0.1:8400/127.0.0.1:${PORT:-8400}}
+    for port in "${!ports[@]}"; do
+        command=${command//127.0.0.1:$port/127.0.0.1:${ports[$port]}}
+        back+=";s/127\.0\.0\.1:${ports[$port]}/127.0.0.1:$port/g"
+    done
     if [[ $command =~ ^(build/release/)?attnd(\ .*)?\ \&(\ *#.*)?$ ]]; then
         end_started
         : >"$WORK/said"
@@ -159,7 +192,7 @@ run_command() {
     case $command in *'/v1/drain'*) drained=yes ;; esac
     eval "$command" >"$WORK/said.raw" 2>&1 </dev/null
     local status=$?
-    sed "s/127\.0\.0\.1:${PORT:-8400}/127.0.0.1:8400/g" "$WORK/said.raw" >"$WORK/said"
+    sed "$back" "$WORK/said.raw" >"$WORK/said"
     return $status
 }
 # End the daemon that a document has started, unless it was drained.
