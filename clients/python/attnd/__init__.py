@@ -24,6 +24,7 @@ from .errors import (
     NoBlocksError,
     NotFoundError,
     PositionError,
+    UnreachableError,
     UnsupportedError,
 )
 from .regions import GpuArray, GpuRegion, Region

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import socket
+import ssl
 import sys
 import threading
 import urllib.parse
@@ -16,10 +17,11 @@ import weakref
 import numpy
 
 from . import _library, gpu
-from .engine import ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream, taken
+from .engine import (ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream, id_of, integer,
+                     integers_of, is_single, taken)
 from .errors import DeviceError, Error, UnsupportedError, error_of
 from .registered import APPEND, ATTEND, Call, Rings, Step
-from .tensors import TYPE_NAMES, Argument, bf16, empty_like
+from .tensors import TYPE_NAMES, Argument, bf16, empty_like, rows_of
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
 _BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
@@ -77,7 +79,7 @@ class _Tensors:
     def integers(self, name, values, length=None):
         if values is None:
             return
-        values = numpy.ravel(numpy.asarray(values, numpy.int64))
+        values = integers_of(values, name).astype(numpy.int64)
         if length is not None and len(values) != length:
             raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
         self.add(name, 'I64', values.shape, values.tobytes())
@@ -112,6 +114,13 @@ def _bytes_of(argument):
     for i in range(t.ndim):
         n *= t.shape[i]
     return ctypes.string_at(t.data + t.byte_offset, n) if n else b''
+
+
+def _encoded(document):
+    try:
+        return json.dumps(document).encode()
+    except (TypeError, ValueError) as e:
+        raise _invalid(str(e)) from None
 
 
 class RemoteTicket:
@@ -156,6 +165,9 @@ class Client:
 
     def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20,
                  gpu_region_bytes=None):
+        if not isinstance(address, str):
+            raise _invalid(f'address: wants http://HOST:PORT or unix:PATH, has {address!r:.60}')
+        self._address = address
         self._unix = address[5:] if address.startswith('unix:') else None
         if self._unix is None:
             url = urllib.parse.urlsplit(address)
@@ -219,7 +231,23 @@ class Client:
             with self._lock:
                 self._opened.discard(connection)
 
+    def _unreachable(self, e):
+        """What goes wrong with a connection, as an Error that says where."""
+        if isinstance(e, Error):
+            return e
+        if isinstance(e, socket.timeout):
+            return error_of({'code': 'deadline', 'detail': f'{self._address}: no answer within {self._timeout} s'})
+        hint = 'attnd serves http://, https:// is that of a proxy' if isinstance(e, ssl.SSLError) else 'is attnd running?'
+        return error_of({'code': 'unreachable', 'detail': f'{self._address}: {e or type(e).__name__}; {hint}'})
+
     def _send(self, method, path, body, headers):
+        """As _exchange(), with the errors of connections as ours."""
+        try:
+            return self._exchange(method, path, body, headers)
+        except (OSError, http.client.HTTPException) as e:
+            raise self._unreachable(e) from e
+
+    def _exchange(self, method, path, body, headers):
         """The answer, its body not read. A connection that was closed while it was idle is opened again. What only looks is asked again
         where a connection ends in the middle; of anything else nobody knows then whether it was done."""
         if self.is_closed:
@@ -246,7 +274,11 @@ class Client:
                 raise
 
     def _answer(self, response):
-        body = response.read()
+        try:
+            body = response.read()
+        except (OSError, http.client.HTTPException) as e:
+            self._drop()
+            raise self._unreachable(e) from e
         if response.will_close:
             self._drop()
         if response.status < 400:
@@ -265,7 +297,7 @@ class Client:
     def _ask(self, method, path, document=None):
         self._bury()
         headers = {} if document is None else {'Content-Type': _JSON}
-        body = None if document is None else json.dumps(document).encode()
+        body = None if document is None else _encoded(document)
         answer = self._answer(self._send(method, path, body, headers))
         return json.loads(answer) if answer else None
 
@@ -301,7 +333,7 @@ class Client:
         document = {'id': id, 'max_tokens': max_tokens, 'priority': priority, 'salt': salt}
         document = {k: v for k, v in document.items() if v}
         if tokens is not None:
-            document['tokens'] = [int(t) for t in tokens]
+            document['tokens'] = integers_of(tokens, 'tokens').tolist()
         return document
 
     @staticmethod
@@ -316,29 +348,29 @@ class Client:
 
     @staticmethod
     def _fork(count, length, ids):
-        document = {'count': len(ids) if ids is not None else 1 if count is None else count}
+        document = {'count': numpy.size(ids) if ids is not None else 1 if count is None else integer(count, 'count')}
         if length is not None and length != ALL:
-            document['length'] = length
+            document['length'] = integer(length, 'length')
         if ids is not None:
-            document['ids'] = [int(i) for i in ids]
+            document['ids'] = integers_of(ids, 'ids').tolist()
         return document
 
     def fork(self, sequence, count=None, *, length=None, ids=None):
         """As Engine.fork()."""
-        answer = self._ask('POST', f'/v1/sequences/{int(sequence)}/fork', self._fork(count, length, ids))
+        answer = self._ask('POST', f'/v1/sequences/{id_of(sequence)}/fork', self._fork(count, length, ids))
         forks = [SequenceId(s['id']) for s in answer['sequences']]
         return forks[0] if count is None and ids is None else forks
 
     def truncate(self, sequence, length):
         """As Engine.truncate()."""
-        self._ask('POST', f'/v1/sequences/{int(sequence)}/truncate', {'length': length})
+        self._ask('POST', f'/v1/sequences/{id_of(sequence)}/truncate', {'length': integer(length, 'length')})
 
     def delete(self, sequence):
         """As Engine.delete()."""
         if isinstance(sequence, Lease):
             self._ask('DELETE', f'/v1/leases/{sequence.id}')
         else:
-            self._ask('DELETE', f'/v1/sequences/{int(sequence)}')
+            self._ask('DELETE', f'/v1/sequences/{id_of(sequence)}')
 
     def batch(self, ops):
         """As Engine.batch()."""
@@ -367,14 +399,14 @@ class Client:
 
     def look(self, sequence):
         """As Engine.look()."""
-        s = self._ask('GET', f'/v1/sequences/{int(sequence)}')
+        s = self._ask('GET', f'/v1/sequences/{id_of(sequence)}')
         listed = len(s['blocks']) + len(s.get('host_blocks', ()))
         blocks = len(self.blocks(sequence)) if 'blocks_next' in s else listed
         return SequenceInfo(s['id'], s['parent'] or 0, s['length'], blocks, s['shared_blocks'], s['lengths'])
 
     def blocks(self, sequence):
         """As Engine.blocks()."""
-        what = f'leases/{sequence.id}' if isinstance(sequence, Lease) else f'sequences/{int(sequence)}'
+        what = f'leases/{sequence.id}' if isinstance(sequence, Lease) else f'sequences/{id_of(sequence)}'
         ids = []
         while True:
             page = self._ask('GET', f'/v1/{what}/blocks?limit={_PAGE}&cursor={len(ids)}')
@@ -384,7 +416,7 @@ class Client:
 
     def lease(self, blocks):
         """As Engine.lease()."""
-        answer = self._ask('POST', '/v1/leases', {'blocks': blocks})
+        answer = self._ask('POST', '/v1/leases', {'blocks': integer(blocks, 'blocks')})
         return Lease(answer['id'], answer['blocks'])
 
     # ---- calls by HTTP
@@ -472,17 +504,22 @@ class Client:
     def _layer(self, layer, all_layers=False):
         if layer is None and not all_layers and self.description.layers > 1:
             raise _invalid(f'layer: is missing: there are layers 0..{self.description.layers - 1}')
-        return layer
+        return layer if layer is None else integer(layer, 'layer')
+
+    def _row_count(self, name, array, shape, all_layers=False):
+        d = self.description
+        return rows_of(name, array, shape, d.query_heads if name == 'q' else d.kv_heads, d.head_dim, d.layers if all_layers else None)
 
     @staticmethod
     def _sequences(tensors, sequences, rows, counts, positions, tokens):
-        single = isinstance(sequences, int)
-        ids = [sequences] if single else list(sequences)
+        single = is_single(sequences)
+        ids = [int(i) for i in integers_of(sequences, 'sequences')]
         if any(i < 0 for i in ids):
             raise _invalid(f'sequences: entry {[i < 0 for i in ids].index(True)}: {min(ids)} is out of range')
         counts = [rows] if counts is None and single else counts
         tensors.integers('sequences', ids)
         if counts is not None:
+            counts = integers_of(counts, 'counts')
             if len(counts) != len(ids):
                 raise _invalid(f'counts: wants {len(ids)} numbers, has {len(counts)}')
             tensors.integers('indptr', numpy.concatenate([[0], numpy.cumsum(counts)]))
@@ -541,9 +578,10 @@ class Client:
     def _fill(self, call, sequences, arrays, counts, positions, tokens):
         """Name sequences and tensors; the type of the first one."""
         shapes = {name: self._value(call, name, array) for name, array in arrays.items() if array is not None}
-        shape, kind = next(iter(shapes.values()))
+        name, (shape, kind) = next(iter(shapes.items()))
+        rows = self._row_count(name, arrays[name], shape, call.kind == APPEND)
         self._layer(call.layer, call.kind == APPEND and len(shape) == 4)
-        self._sequences(call, sequences, shape[-3] if len(shape) >= 3 else 0, counts, positions, tokens)
+        self._sequences(call, sequences, rows, counts, positions, tokens)
         if tokens is not None and 'k' not in shapes:
             raise _invalid('token_ids: belongs to k and v, which are missing')
         return kind
@@ -603,7 +641,7 @@ class Client:
         tensors = _Tensors()
         shape, _ = self._value(tensors, 'k', k)
         self._value(tensors, 'v', v)
-        self._sequences(tensors, sequences, shape[-3] if len(shape) >= 3 else 0, counts, positions, tokens)
+        self._sequences(tensors, sequences, self._row_count('k', k, shape, True), counts, positions, tokens)
         parameters = {'layer': self._layer(layer, len(shape) == 4)}
         return self._run(lambda: self._compute('/v1/append', parameters, tensors) and None, wait)
 
@@ -619,7 +657,7 @@ class Client:
         for name, array in (('k', k), ('v', v)):
             if array is not None:
                 self._value(tensors, name, array)
-        self._sequences(tensors, sequences, shape[0] if shape else 0, counts, positions, tokens)
+        self._sequences(tensors, sequences, self._row_count('q', q, shape), counts, positions, tokens)
         parameters = {'layer': self._layer(layer), 'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
         return self._run(lambda: self._outputs(self._compute('/v1/attend', parameters, tensors), q, kind, lse, out, dtype), wait)
 
@@ -658,7 +696,7 @@ class Client:
     def run(self, workload, *, progress=None):
         """Run a workload (docs/WORKLOADS.md) to its end. progress: a bar on stderr; absent: if that is a terminal. Returns a Report."""
         bar = sys.stderr.isatty() if progress is None else progress
-        response = self._send('POST', '/v1/workloads', json.dumps(workload).encode(), {'Content-Type': _JSON, 'Accept': _STREAM})
+        response = self._send('POST', '/v1/workloads', _encoded(workload), {'Content-Type': _JSON, 'Accept': _STREAM})
         if response.status >= 400:
             self._answer(response)
         report = None
@@ -667,6 +705,8 @@ class Client:
                 report = json.loads(line)
                 if bar:
                     _show(report)
+        except (OSError, http.client.HTTPException) as e:
+            raise self._unreachable(e) from e
         finally:
             if bar:
                 sys.stderr.write('\n')

@@ -4,6 +4,7 @@ import collections
 import ctypes
 import dataclasses
 import json
+import operator
 import os
 import threading
 import weakref
@@ -13,7 +14,7 @@ import numpy
 
 from . import _library
 from .errors import InvalidError, error_of
-from .tensors import TYPE_NAMES, Argument, empty_like
+from .tensors import TYPE_NAMES, Argument, empty_like, rows_of, shape_of
 
 ALL = 0xFFFFFFFF  # tokens of a fork
 _TYPE_CODES = {name: kind for kind, name in TYPE_NAMES.items()}
@@ -127,11 +128,45 @@ def _invalid(detail):
     return InvalidError({'code': 'invalid', 'detail': detail})
 
 
+def integer(value, name, most=2**64 - 1):
+    """An argument as a number in 0..most."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise _invalid(f'{name}: wants an integer, has {value!r:.60}') from None
+    if not 0 <= number <= most:
+        raise _invalid(f'{name}: {number} is out of range: there are 0..{most}')
+    return number
+
+
+def id_of(sequence):
+    return integer(sequence, 'sequence')
+
+
+def is_single(sequences):
+    """Whether it is one sequence, and no list of them."""
+    return isinstance(sequences, (int, numpy.integer))
+
+
+def integers_of(values, name):
+    """An argument as a flat array of numbers."""
+    try:
+        array = numpy.ravel(numpy.asarray(values))
+    except ValueError:
+        array = None
+    if array is None or array.size and array.dtype.kind not in 'biufO':
+        raise _invalid(f'{name}: wants integers, has {values!r:.60}')
+    return array
+
+
 def _list_of(type_, values, name, length=None):
     """A C array of a list of integers; None stays None."""
     if values is None:
         return None
-    values = [int(v) for v in numpy.ravel(numpy.asarray(values))]
+    try:
+        values = [int(v) for v in integers_of(values, name)]
+    except (TypeError, ValueError, OverflowError):
+        raise _invalid(f'{name}: wants integers, has {values!r:.60}') from None
     if length is not None and len(values) != length:
         raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
     bits = ctypes.sizeof(type_) * 8
@@ -145,7 +180,12 @@ def _list_of(type_, values, name, length=None):
 def _configuration(config):
     if config is None or isinstance(config, bytes):
         return config
-    return (config if isinstance(config, str) else json.dumps(config)).encode()
+    if isinstance(config, os.PathLike) or isinstance(config, str) and '{' not in config:
+        raise _invalid(f'config: wants a dictionary or JSON text; a file is named by file={os.fspath(config)!r}')
+    try:
+        return (config if isinstance(config, str) else json.dumps(config)).encode()
+    except TypeError as e:
+        raise _invalid(f'config: {e}') from None
 
 
 def current_stream(array):
@@ -224,7 +264,10 @@ class Engine:
     """
 
     def __init__(self, config=None, *, file=None, settings=(), thread=False):
+        self._a = None
         functions = _library.functions()
+        if isinstance(settings, str) or not all(isinstance(s, str) for s in settings):
+            raise _invalid(f'settings: wants a list of "path=value", has {settings!r:.60}')
         texts = [s.encode() for s in settings]
         handle = c_void_p()
         options = _library.Options(
@@ -234,7 +277,6 @@ class Engine:
             setting_count=len(texts),
             thread=int(thread),
         )
-        self._a = None
         self._idle, self._inside, self._process = threading.Condition(), 0, os.getpid()
         self._pending = {}  # by number of the ticket: a weak reference to it, and the memory that is in use
         self.orphans = collections.deque()  # sequences that are deleted by the next call
@@ -265,6 +307,8 @@ class Engine:
                 for id in taken(self.orphans):
                     _library.functions().delete(self._a, id)
             return getattr(_library.functions(), name)(self._a, *arguments)
+        except ctypes.ArgumentError as e:
+            raise _invalid(f'{name}: {e}') from None
         finally:
             with self._idle:
                 self._inside -= 1
@@ -319,13 +363,16 @@ class Engine:
     # ---- sequences
 
     def _creation(self, tokens, id, max_tokens, priority, salt):
-        ids = _list_of(c_uint32, tokens, 'tokens')
+        if not isinstance(salt, (str, type(None))):
+            raise _invalid(f'salt: wants a text, has {salt!r:.60}')
+        if not isinstance(priority, (int, numpy.integer)):
+            raise _invalid(f'priority: wants an integer, has {priority!r:.60}')
         return _library.Creation(
-            id=id,
-            token_ids=ids,
-            token_count=0 if tokens is None else len(tokens),
-            max_tokens=max_tokens,
-            priority=priority,
+            id=integer(id, 'id'),
+            token_ids=_list_of(c_uint32, tokens, 'tokens'),
+            token_count=0 if tokens is None else numpy.size(tokens),
+            max_tokens=integer(max_tokens, 'max_tokens', ALL),
+            priority=int(priority),
             salt=None if salt is None else salt.encode(),
         )
 
@@ -343,19 +390,19 @@ class Engine:
 
     def fork(self, sequence, count=None, *, length=None, ids=None):
         """New sequences that share a sequence's first tokens (`length`, or all): a list, or, without count and ids, one."""
-        n = len(ids) if ids is not None else count if count is not None else 1
+        n = numpy.size(ids) if ids is not None else integer(count, 'count', ALL) if count is not None else 1
         children = _list_of(c_uint64, ids if ids is not None else [0] * n, 'ids', n)
-        _check(self._call('fork', sequence, ALL if length is None else length, children, n))
+        _check(self._call('fork', id_of(sequence), ALL if length is None else integer(length, 'length', ALL), children, n))
         forks = [SequenceId(i) for i in children[:n]]
         return forks[0] if count is None and ids is None else forks
 
     def truncate(self, sequence, length):
         """Forget all tokens but the first `length`; nothing where there are no more."""
-        _check(self._call('truncate', sequence, length))
+        _check(self._call('truncate', id_of(sequence), integer(length, 'length', ALL)))
 
     def delete(self, sequence):
         """The end of a sequence or a lease."""
-        _check(self._call('delete', sequence.id if isinstance(sequence, Lease) else sequence))
+        _check(self._call('delete', sequence.id if isinstance(sequence, Lease) else id_of(sequence)))
 
     def batch(self, ops):
         """All of these, in order, or none: {'op': 'create' | 'fork' | 'truncate' | 'delete', ...}, with the names of the methods.
@@ -374,16 +421,16 @@ class Engine:
                 struct.creation = ctypes.pointer(creation)
                 keeps.append(creation)
             else:
-                struct.id = of.pop('id', 0)
+                struct.id = integer(of.pop('id', 0), f'ops[{i}].id')
             if kind == 'fork':
                 ids = of.pop('ids', None)
-                n = len(ids) if ids is not None else of.pop('count', 1)
+                n = numpy.size(ids) if ids is not None else integer(of.pop('count', 1), f'ops[{i}].count', ALL)
                 children = _list_of(c_uint64, ids if ids is not None else [0] * n, f'ops[{i}].ids', n)
                 struct.ids, struct.count = children, n
-                struct.length = of.pop('length', ALL)
+                struct.length = integer(of.pop('length', ALL), f'ops[{i}].length', ALL)
                 keeps.append(children)
             elif kind == 'truncate':
-                struct.length = of.pop('length')
+                struct.length = integer(of.pop('length', None), f'ops[{i}].length', ALL)
             if of:
                 raise _invalid(f'ops[{i}]: {kind} has no {", ".join(of)}')
             structs.append(struct)
@@ -403,18 +450,21 @@ class Engine:
         """A sequence as it is now."""
         lengths = (c_uint32 * self.description.layers)()
         info = _library.Sequence(lengths=lengths)
-        _check(self._call('look', sequence, byref(info)))
+        _check(self._call('look', id_of(sequence), byref(info)))
         return SequenceInfo(int(sequence), info.parent, info.length, info.blocks, info.shared_blocks, list(lengths))
 
     def blocks(self, sequence):
         """The block table of a sequence or lease: ids in token order."""
         n = self.description.sequence_tokens // self.description.block_size + 1
         ids, count = (c_uint32 * n)(), c_uint32(n)
-        _check(self._call('blocks', sequence, 0, ids, byref(count)))
+        _check(self._call('blocks', sequence.id if isinstance(sequence, Lease) else id_of(sequence), 0, ids, byref(count)))
         return ids[: count.value]
 
     def lease(self, blocks):
         """Reserve blocks for tables of one's own."""
+        blocks = integer(blocks, 'blocks', ALL)
+        if blocks > self.description.blocks:
+            raise _invalid(f'blocks: {blocks} are wanted, of {self.description.blocks}')
         lease, ids = c_uint64(), (c_uint32 * max(blocks, 1))()
         _check(self._call('lease', blocks, byref(lease), ids))
         return Lease(lease.value, ids[:blocks])
@@ -423,7 +473,7 @@ class Engine:
 
     def _layer(self, layer, all_layers):
         if layer is not None:
-            return layer
+            return integer(layer, 'layer', ALL)
         if all_layers:
             return _library.ALL_LAYERS
         if self.description.layers == 1:
@@ -458,7 +508,7 @@ class Engine:
 
     def _rows(self, sequences, layer, all_layers, counts, positions, tokens):
         ids = _list_of(c_uint64, sequences, 'sequences')
-        n = 1 if isinstance(sequences, int) else len(sequences)
+        n = 1 if is_single(sequences) else numpy.size(sequences)
         token_ids = _list_of(c_uint32, tokens, 'tokens')
         return _library.Rows(
             layer=self._layer(layer, all_layers),
@@ -499,7 +549,7 @@ class Engine:
     @staticmethod
     def _counts(sequences, counts, rows):
         """One sequence has all rows, unless it is said otherwise."""
-        return [rows] if counts is None and isinstance(sequences, int) else counts
+        return [rows] if counts is None and is_single(sequences) else counts
 
     def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True, stream=None, retry=False):
         """Write k and v at the end of sequences: [rows][kv_heads][head_dim] of a layer, or [layers][rows]... of all.
@@ -511,9 +561,9 @@ class Engine:
         the GPU's queue alone; with wait=False not even for that: BusyError.
         Whether they are finite shows later: see InvalidError. retry: rows at positions that stand already are compared."""
         keeps = []
-        rank = len(k.shape) if hasattr(k, 'shape') else numpy.ndim(k)
-        rows = k.shape[-3] if rank >= 3 else 0
-        struct = self._rows(sequences, layer, rank == 4, self._counts(sequences, counts, rows), positions, tokens)
+        d, shape = self.description, shape_of(k, 'k')
+        rows = rows_of('k', k, shape, d.kv_heads, d.head_dim, d.layers)
+        struct = self._rows(sequences, layer, len(shape) == 4, self._counts(sequences, counts, rows), positions, tokens)
         struct.retry = retry
         self._inputs(struct, keeps, stream, k=k, v=v)
         keeps.append(struct)
@@ -526,7 +576,7 @@ class Engine:
         Returns o like q, of its dtype, or of `dtype` ("f32", "f16", "bf16"), or out; with lse=True (o, lse). wait=False: a Ticket.
         On the GPU, stream and retry: as in append()."""
         keeps = []
-        rows = q.shape[0] if hasattr(q, 'shape') and len(q.shape) else 0
+        rows = rows_of('q', q, shape_of(q, 'q'), self.description.query_heads, self.description.head_dim)
         struct = self._rows(sequences, layer, False, self._counts(sequences, counts, rows), positions, tokens)
         struct.kernel, struct.retry = kernel, retry
         self._inputs(struct, keeps, stream, q=q, k=k, v=v)

@@ -3,7 +3,7 @@
 
 
 class Error(Exception):
-    """A call failed, and has changed nothing. `problem` is a problem document (RFC 9457): at least `code` and `detail`."""
+    """A call failed, and has changed nothing (of an UnreachableError nobody knows). `problem` is a problem document (RFC 9457): at least `code` and `detail`."""
 
     def __init__(self, problem):
         super().__init__(problem.get('detail') or problem.get('title') or problem.get('code'))
@@ -56,6 +56,10 @@ class DeadlineError(Error, TimeoutError):
     """The deadline passed before it was done."""
 
 
+class UnreachableError(Error, ConnectionError):
+    """Nobody answers at the daemon's address, or the connection broke: of a call that was sent nobody knows whether it was done."""
+
+
 class DeviceError(Error, RuntimeError):
     """The device failed; the engine is of no use any more."""
 
@@ -94,6 +98,7 @@ _CLASSES = {
     'sequences_exhausted': NoBlocksError,
     'out_of_memory': NoBlocksError,
     'deadline': DeadlineError,
+    'unreachable': UnreachableError,
     'device': DeviceError,
     'device_failed': DeviceError,
     'forked': ForkedError,

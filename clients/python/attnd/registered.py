@@ -26,8 +26,8 @@ import weakref
 import numpy
 
 from . import _library, gpu
-from .engine import _invalid
-from .errors import ForkedError, UnsupportedError, error_of
+from .engine import _invalid, integers_of
+from .errors import Error, ForkedError, UnsupportedError, error_of
 from .regions import GpuRegion, Region
 from .tensors import TYPE_NAMES, bf16
 
@@ -72,7 +72,7 @@ class Call:
     def integers(self, name, values, length=None):
         if values is None:
             return
-        values = numpy.ravel(numpy.asarray(values, numpy.int64))
+        values = integers_of(values, name).astype(numpy.int64)
         if length is not None and len(values) != length:
             raise _invalid(f'{name}: wants {length} numbers, has {len(values)}')
         if name == 'indptr':
@@ -300,6 +300,10 @@ class Step:
         """When a call has failed: its places are the step's."""
 
 
+def _gone(e='the daemon is gone'):
+    return error_of({'code': 'unreachable', 'detail': f'registered memory: {e}; is attnd running?'})
+
+
 def _place(device):
     return 'in host memory' if device is None else f'on GPU {device}'
 
@@ -328,8 +332,10 @@ class Rings:
             _, (ring, self._bell) = self._ask(_HELLO, key=key.encode() if key else b'')
             self._ring = mmap.mmap(ring, _RING_BYTES)
             os.close(ring)
-        except BaseException:
+        except BaseException as e:
             self._socket.close()
+            if isinstance(e, OSError) and not isinstance(e, Error):
+                raise _gone(f'{path}: {e}') from e
             raise
         self._words = {name: ctypes.c_uint32.from_buffer(self._ring, 64 * i) for i, name in enumerate(_WORDS)}
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -347,16 +353,21 @@ class Rings:
                 self._socket.send(_MESSAGE.pack(kind, _VERSION, size, region, len(key), key, 0))
             except BrokenPipeError:
                 pass  # why it has ended may be said yet
+            except OSError as e:
+                raise _gone(e) from e
             return self._take_answer()
 
     def _take_answer(self):
-        data, control, _, _ = self._socket.recvmsg(_ANSWER.size, socket.CMSG_SPACE(8))
+        try:
+            data, control, _, _ = self._socket.recvmsg(_ANSWER.size, socket.CMSG_SPACE(8))
+        except OSError as e:
+            raise _gone(e) from e
         fds = array.array('i')
         for level, type_, rights in control:
             if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
                 fds.frombytes(rights[: len(rights) // 4 * 4])
         if len(data) != _ANSWER.size:
-            raise ConnectionResetError('the daemon is gone')
+            raise _gone()
         kind, status, region, _, size, code, detail = _ANSWER.unpack(data)
         if status != 200:
             raise error_of({'code': _text(code), 'status': status, 'detail': _text(detail)})
@@ -464,7 +475,7 @@ class Rings:
                     self._looked_at = False
                     self._looking.notify_all()
             if tag in self._late:
-                raise TimeoutError(f'not done within {self._timeout} s')
+                raise error_of({'code': 'deadline', 'detail': f'not done within {self._timeout} s'})
 
     def _take(self):
         """Take completions."""
@@ -491,7 +502,7 @@ class Rings:
         waiting.value = 0
         if tail.value == head and select.select([self._socket], [], [], 0)[0]:
             self._take_answer()  # why it has ended
-            raise ConnectionResetError('the daemon is gone')
+            raise _gone()
 
 
 def _close(socket_, bell):

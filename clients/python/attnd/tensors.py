@@ -72,7 +72,11 @@ class Argument:
         elif writes:
             raise _refuse(name, 'wants an array that can be written')
         else:
-            self._from_numpy(numpy.asarray(array, numpy.float32), name, writes)
+            try:
+                numbers = numpy.asarray(array, numpy.float32)
+            except (TypeError, ValueError):
+                raise _refuse(name, f'wants an array of numbers, has {array!r:.60}') from None
+            self._from_numpy(numbers, name, writes)
 
     @property
     def pointer(self):
@@ -172,6 +176,20 @@ class _Managed:
             self.address = address + 32
         else:
             self.address = api.PyCapsule_GetPointer(capsule, b'dltensor')
+
+
+def shape_of(array, name):
+    """The shape of what Argument() takes."""
+    return tuple(array.shape) if hasattr(array, 'shape') else Argument(array, name).shape
+
+
+def rows_of(name, array, shape, heads, head_dim, layers=None):
+    """Rows of q, or of k: [rows][heads][head_dim], and, where `layers` is given, also [layers][rows]... of all."""
+    ranks = (3,) if layers is None else (3, 4)
+    if array is not None and len(shape) not in ranks:
+        wants = f'[rows, {heads}, {head_dim}]' + ('' if layers is None else f' or [{layers}, rows, {heads}, {head_dim}]')
+        raise _refuse(name, f'wants the shape {wants}, has {list(shape)}')
+    return shape[-3] if array is not None else 0
 
 
 def empty_like(array, shape, kind):

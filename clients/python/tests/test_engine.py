@@ -185,6 +185,36 @@ class Sequences(OfEngine):
             self.engine.append([-1], k[0], v[0], layer=0)
         self.assertEqual(self.engine.look(id).length, 0)
 
+    def test_arguments_of_other_types_are_refused_in_words(self):
+        id = self.engine.create()
+        k, v = self.kv(3)
+        q = values(self.rng, 1, QUERY_HEADS, DIM)
+        for said, call in (
+            ('sequence: wants an integer, has \'abc\'', lambda: self.engine.blocks('abc')),
+            ('sequence: wants an integer, has None', lambda: self.engine.look(None)),
+            ('sequence: -1 is out of range', lambda: self.engine.delete(-1)),
+            ('length: wants an integer, has 1.5', lambda: self.engine.truncate(id, 1.5)),
+            ('blocks: wants an integer', lambda: self.engine.lease('3')),
+            ('count: wants an integer', lambda: self.engine.fork(id, 'x')),
+            ('ids: wants integers', lambda: self.engine.fork(id, ids=['x'])),
+            ('tokens: wants integers', lambda: self.engine.create(['a'])),
+            ('sequences: wants integers, has \'x\'', lambda: self.engine.attend('x', q, layer=0)),
+            ('sequences: wants integers', lambda: self.engine.append(['x'], k, v)),
+            ('counts: wants integers', lambda: self.engine.append([id], k, v, counts=['x'])),
+            ('layer: wants an integer', lambda: self.engine.attend(id, q, layer='x')),
+            (r'k: wants the shape \[rows, 2, 16\] or \[2, rows, 2, 16\], has \[3, 16\]', lambda: self.engine.append(id, k[0, :, 0], v[0, :, 0], layer=0)),
+            (r'q: wants the shape \[rows, 4, 16\], has \[4, 16\]', lambda: self.engine.attend(id, q[0], layer=0)),
+            ('k: wants an array of numbers, has \'abc\'', lambda: self.engine.append(id, 'abc', v)),
+            (r'k: wants an array of numbers, has \[\[1', lambda: self.engine.append(id, [[1], [2, 3]], v)),
+        ):
+            with self.subTest(said), self.assertRaisesRegex(attnd.InvalidError, said):
+                call()
+        self.assertEqual(self.engine.look(id).length, 0)
+        self.engine.append(numpy.int64(id), k.tolist(), v.tolist())  # lists of numbers are arrays
+        other = self.engine.create()
+        self.engine.append(other, k, v)
+        numpy.testing.assert_array_equal(self.engine.attend(id, q.tolist(), layer=1), self.engine.attend(other, q, layer=1))
+
     def test_threads(self):
         failures = []
 
@@ -324,7 +354,7 @@ class SequencesOfADaemon(Sequences):
             raise ConnectionResetError('lost')
 
         self.engine._here.connection.getresponse = lose
-        with self.assertRaises(ConnectionResetError):
+        with self.assertRaises(attnd.UnreachableError):
             self.engine.append(id, k, v)
         self.assertEqual(self.engine.look(id).length, 1)
         self.engine.close()
@@ -350,8 +380,9 @@ class SequencesOfADaemon(Sequences):
             self.assertEqual(self.engine.look(id).length, 0)
         self.daemon.process.kill()
         self.daemon.process.wait()
-        with self.assertRaises(OSError):
+        with self.assertRaisesRegex(attnd.UnreachableError, 'unix:/.*; is attnd running') as caught:
             self.engine.look(id)
+        self.assertIsInstance(caught.exception, OSError)
         self.engine.audit = lambda: None
 
     def test_workloads_have_reports(self):
@@ -395,6 +426,12 @@ class SequencesOfADaemon(Sequences):
         for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path'):
             with self.assertRaisesRegex(attnd.InvalidError, 'wants http'):
                 attnd.Client(address)
+        for address in (f'unix:{self.daemon.folder.name}/nobody', 'http://127.0.0.1:1', 'https://127.0.0.1:1'):
+            with self.assertRaisesRegex(attnd.UnreachableError, f'{address}: .*; is attnd running') as caught:
+                attnd.Client(address)
+            self.assertEqual(caught.exception.code, 'unreachable')
+        with self.assertRaisesRegex(attnd.UnreachableError, '/nobody: .*; is attnd running'):
+            attnd.Client(self.daemon.address, registered=f'unix:{self.daemon.folder.name}/nobody')
         with attnd.Client(self.daemon.address, key='nobody knows it') as client:
             client.create()  # there is no keys file
 
@@ -483,7 +520,7 @@ class SequencesByRegisteredMemory(SequencesOfADaemon):
             client.register(4096)
         self.engine.append(id, *self.kv(2))
         self.daemon.process.kill()
-        with self.assertRaises(OSError):
+        with self.assertRaisesRegex(attnd.UnreachableError, 'is attnd running'):
             self.engine.append(id, *self.kv(2))
         self.engine.audit = lambda: None
 
@@ -619,6 +656,13 @@ class Module(unittest.TestCase):
             attnd.Engine({'pool': {'blocks': -1}})
         with self.assertRaisesRegex(attnd.InvalidError, r'configuration:1:\d+'):
             attnd.Engine('{"pool": {"block": 3}}')
+        for config in ('config/tiny.jsonc', pathlib.Path('config/tiny.jsonc')):
+            with self.assertRaisesRegex(attnd.InvalidError, "a file is named by file='config/tiny.jsonc'"):
+                attnd.Engine(config)
+        with self.assertRaisesRegex(attnd.InvalidError, 'config: '):
+            attnd.Engine({'pool': {'blocks': object()}})
+        with self.assertRaisesRegex(attnd.InvalidError, 'settings: wants a list'):
+            attnd.Engine(settings='pool.blocks=3')
 
 
 if __name__ == '__main__':
