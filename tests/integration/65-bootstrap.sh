@@ -7,6 +7,7 @@ export ASKED=$WORK/asked
 cat >"$WORK/bin/apt-get" <<'STUB'
 #!/bin/sh
 echo "$*" >>"$ASKED"
+case $* in *--print-uris*) printf "'http://a/a.deb' a.deb 59000000 MD5Sum:0\n'http://a/b.deb' b.deb 1000000 MD5Sum:0\n" ;; *) echo "Get:1 everything" ;; esac
 STUB
 printf '#!/bin/sh\nexit 1\n' >"$WORK/bin/dpkg-query" # nothing is there
 printf '#!/bin/sh\necho "make $*"\n' >"$WORK/bin/make"
@@ -21,7 +22,13 @@ expect 'with every set' '' "$(bash bootstrap --list | awk '{print $1}' | sort -u
 boot >/dev/null
 expect 'alone it installs what building needs' "$(names demo)" "$(asked)"
 expect 'and makes nothing' '' "$(boot | grep '^make')"
-expect 'a target is made' 'make demo' "$(boot demo | grep '^make' | sed 's/ -j[0-9]*//')"
+expect 'a target is made' 'make all|make demo' "$(boot demo | grep '^make' | sed 's/ -j[0-9]*//' | paste -sd'|')"
+expect 'with settings' 'make MODE=debug all|make demo MODE=debug' "$(boot demo MODE=debug | grep '^make' | sed 's/ -j[0-9]*//' | paste -sd'|')"
+expect 'it says what comes' '1 of 3: packages, 60 MB to download|2 of 3: build, about 3 minutes|3 of 3: demo' \
+    "$(boot demo | sed -n 's/^bootstrap: \([0-9] of.*\)/\1/p' | sed 's/ minutes.*/ minutes/; s/demo,.*/demo/' | paste -sd'|')"
+expect 'and not what apt says' '' "$(boot demo | grep Get:)"
+expect 'a target that is not is found before anything is installed' "2 bootstrap: dmeo: no such target " "$(boot dmeo; echo "$? $(sed 's/;.*//' "$WORK/said") $(cat "$ASKED")")"
+expect 'every target of the Makefile is one' '' "$(make help | sed -n 's/^  \([a-z][a-z -]*\)   .*/\1/p' | tr ' ' '\n' | grep . | while read -r target; do boot "$target" >/dev/null || echo "$target"; done)"
 boot check >/dev/null
 expect 'tests need more' "$(names demo check)" "$(asked)"
 boot wheel CUDA=0 >/dev/null
@@ -41,7 +48,8 @@ expect 'no such option' '2 bootstrap: --olny: no such option (--help lists them)
 printf '#!/bin/sh\necho install ok installed\n' >"$WORK/bin/dpkg-query"
 expect 'with all of them there it asks nobody' 'bootstrap: all packages are present ' "$(boot --only demo) $(cat "$ASKED")"
 printf '#!/bin/sh\nexit 1\n' >"$WORK/bin/dpkg-query"
-printf '#!/bin/sh\nexit 100\n' >"$WORK/bin/apt-get"
+printf '#!/bin/sh\necho "E: no network"; exit 100\n' >"$WORK/bin/apt-get"
 expect 'a failure of apt is one' 100 "$(boot demo >/dev/null; echo $?)"
+expect 'and shown' 'E: no network' "$(head -1 "$WORK/said")"
 expect 'docs/CI.md names every set' '' "$(bash bootstrap --list | awk '{print $1}' | sort -u | while read -r set; do grep -q -e "\`$set\`" docs/CI.md || echo "$set"; done)"
 finish
