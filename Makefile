@@ -297,11 +297,16 @@ check-cuda: all $(REGISTERED) $(B)/tests/conformance $(B)/tests/library $(B)/ben
 cuda-headers:
 	@bash scripts/fetch_cuda.sh
 
-# On a machine with a GPU. Results are added to CSV.
+# On a machine with a GPU. Results are added to CSV. Whether there is a driver is seen before anything is built for it; to build it for another
+# machine, name the program: make build/release/bench/bench_cuda.
 CSV ?= $(B)/bench-cuda.csv
-.PHONY: bench-cuda
-bench-cuda: $(B)/bench/bench_cuda
-	$(Q)$(if $(OLD),/usr/bin/python3 tests/bench/compare_cuda.py $(OLD) $<,$< --csv $(CSV) --commit $(COMMIT) \
+HAVE_DRIVER := /usr/bin/python3 -c 'import ctypes; ctypes.CDLL("libcuda.so.1")' 2>/dev/null || /sbin/ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1 '
+.PHONY: bench-cuda have-driver
+have-driver:
+	@{ $(HAVE_DRIVER); } || { echo 'no benchmark of CUDA: no CUDA driver (libcuda.so.1). For another machine: make $(B)/bench/bench_cuda' >&2; exit 1; }
+bench-cuda: have-driver
+	@$(MAKE) --no-print-directory $(B)/bench/bench_cuda
+	$(Q)$(if $(OLD),/usr/bin/python3 tests/bench/compare_cuda.py $(OLD) $(B)/bench/bench_cuda,$(B)/bench/bench_cuda --csv $(CSV) --commit $(COMMIT) \
 		--driver "$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)")
 
 .PHONY: check
