@@ -126,9 +126,11 @@ static const struct {
      "/tmp/attnd-test-config.jsonc:2:21: events.zmq.endpoint: tcp:// wants HOST:PORT or [HOST]:PORT; port *: "
      "any free one"},
     {"{\"events\": {\"zmq\": {\"endpoynt\": 1}}}", NULL, NULL,
-     "/tmp/attnd-test-config.jsonc:1:33: events.zmq.endpoynt: no such key; did you mean events.zmq.endpoint? (attnd --help lists them)"},
+     "/tmp/attnd-test-config.jsonc:1:33: events.zmq.endpoynt: no such key; did you mean events.zmq.endpoint? "
+     "(attnd --help lists them)"},
     {"{\"events\": {\"smq\": {}}}", NULL, NULL,
-     "/tmp/attnd-test-config.jsonc:1:20: events.smq: no such section; did you mean events.zmq? (attnd --help lists the keys)"},
+     "/tmp/attnd-test-config.jsonc:1:20: events.smq: no such section; did you mean events.zmq? (attnd --help "
+     "lists the keys)"},
     {NULL, NULL, "events.zmq.replay=ipc:///tmp/a",
      "--set events.zmq.replay=ipc:///tmp/a: events.zmq.replay: nothing is published: events.zmq.endpoint is "
      "not set"},
