@@ -78,8 +78,9 @@ for run in fresh restored; do
     rm -f "$J"/*
     start --set limits.sequence_tokens=48 --set pool.host_blocks=13 --set pool.file_blocks=200 --state-dir "$WORK/state"
     seed=0
-    file_is_used() {
+    file_is_used() { # earlier clients have left sequences, up to limits.sequences: without some of them there is room for what comes
         seed=$((seed + 1))
+        for id in $(curl -s "$URL/stats" | jq '.sequences.items[:12][].id'); do curl -s -o /dev/null -X DELETE "$URL/v1/sequences/$id"; done
         python3 tests/journal_traffic.py "$URL" $seed 120
         [ "$(curl -s "$URL/stats" | jq -c '.pool.file | .writes > 0 and .reads > 0')" = true ]
     }
