@@ -199,9 +199,11 @@ const char *journal_files_put(struct journal_files *f, uint8_t kind, const void 
 {
     struct head head = {.kind_and_bytes = (uint32_t)kind << 24 | n};
     const char *failure = NULL;
-    if (f->bytes + f->used + sizeof head + n > f->bytes_max)
+    const bool begins =
+        f->whole + f->used + sizeof head + n > f->file_bytes && f->whole + f->used > sizeof(struct header);
+    if (f->bytes + f->used + (begins ? sizeof(struct header) : 0) + sizeof head + n > f->bytes_max)
         return "journal.bytes are written";
-    if (f->whole + f->used + sizeof head + n > f->file_bytes && f->whole + f->used > sizeof(struct header)) {
+    if (begins) {
         failure = journal_files_flush(f);
         close_file(f);
         failure = failure ? failure : begin_file(f);
