@@ -257,6 +257,26 @@ START_TEST(it_is_bounded_and_makes_room)
 }
 END_TEST
 
+/* A record that begins a file brings the file's head with it. */
+START_TEST(the_head_of_the_last_file_counts)
+{
+    char reason[JOURNAL_REASON_BYTES];
+    for (uint64_t bound = 60000; bound < 61000; bound += 20) {
+        struct journal_files files;
+        const char *failure = NULL;
+        uint64_t sum = 0;
+        ck_assert_int_eq(journal_files_open(&files, folder, FILE_BYTES, bound, reason), 0);
+        for (uint32_t n = 0; !failure && n < RECORDS; n++)
+            failure = journal_files_put(&files, 1, payloads[n], 64);
+        journal_files_close(&files);
+        find_files();
+        for (int i = 0; i < name_count; i++)
+            sum += (uint64_t)size_of(names[i]);
+        ck_assert_uint_le(sum, bound);
+    }
+}
+END_TEST
+
 TCase *journal_file_case(void)
 {
     TCase *tc = tcase_create("journal_file");
@@ -268,5 +288,6 @@ TCase *journal_file_case(void)
     tcase_add_test(tc, a_lost_file_is_named);
     tcase_add_test(tc, a_full_disk_ends_it_with_a_whole_record);
     tcase_add_test(tc, it_is_bounded_and_makes_room);
+    tcase_add_test(tc, the_head_of_the_last_file_counts);
     return tc;
 }
