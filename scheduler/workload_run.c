@@ -1594,12 +1594,18 @@ bool workload_run_key(const struct workload_run *d, uint64_t id, uint64_t *key)
 static double first_end_s(const struct workload_run *d)
 {
     double first = NAN;
-    for (uint32_t i = 0; i < d->running_count; i++) {
-        const struct running *r = &d->running[i];
-        if (!r->w || r->w->per_token_us.count == 0)
-            continue;
-        uint32_t length = workload_length(r->w, r->ordinal), left = length - smaller(r->done, length);
-        first = fmin(first, left * quantiles_at(&r->w->per_token_us, 0.5) * 1e-6);
+    for (int place = 0; place < WORKLOADS_MAX; place++) {
+        const struct workload *w = d->workloads[place];
+        uint32_t least = UINT32_MAX;
+        for (uint32_t i = 0; w && w->per_token_us.count && i < d->running_count; i++) {
+            const struct running *r = &d->running[i];
+            if (r->w != w)
+                continue;
+            uint32_t length = workload_length(w, r->ordinal);
+            least = smaller(least, length - smaller(r->done, length));
+        }
+        if (least != UINT32_MAX)
+            first = fmin(first, least * quantiles_at(&w->per_token_us, 0.5) * 1e-6);
     }
     return first;
 }
