@@ -9,6 +9,7 @@
  * since programs that read JSON may take numbers for doubles. */
 #include "scheduler/journal_print.h"
 
+#include "config/geometry_json.h"
 #include "config/json_writer.h"
 #include "config/mapping.h"
 #include "scheduler/journal.h"
@@ -516,17 +517,9 @@ static int put_begin(struct printer *p, const struct journal_record *record,
     if (rc != 0)
         return rc;
     p->begun = true;
-    const struct geometry *g = &p->config.geometry;
     json_string(w, "version", version);
     json_open(w, "geometry", '{');
-    json_uint(w, "layers", g->layers);
-    json_uint(w, "query_heads", g->query_heads);
-    json_uint(w, "kv_heads", g->kv_heads);
-    json_uint(w, "head_dim", g->head_dim);
-    json_uint(w, "block_size", g->block_size);
-    json_string(w, "dtype", dtype_name(g->dtype));
-    json_string(w, "kv_dtype", dtype_name(g->kv_dtype));
-    json_string(w, "layout", layout_names[g->layout]);
+    geometry_write(w, &p->config.geometry);
     json_close(w, '}');
     json_uint(w, "pool_blocks", begin.pool_blocks);
     json_uint(w, "host_blocks", p->config.file_blocks ? p->config.file_blocks : p->config.host_blocks);

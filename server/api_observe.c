@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_observe.c - what is looked at: /livez, /readyz, /v1/info, /stats, /metrics and /v1/blocks. */
+#include "config/geometry_json.h"
 #include "config/registered.h"
 #include "server/access.h"
 #include "server/api.h"
@@ -59,14 +60,7 @@ static void write_geometry(struct json_writer *w, const struct daemon_state *dae
 {
     const struct geometry *g = &daemon->config->geometry;
     json_open(w, "geometry", '{');
-    json_uint(w, "layers", g->layers);
-    json_uint(w, "query_heads", g->query_heads);
-    json_uint(w, "kv_heads", g->kv_heads);
-    json_uint(w, "head_dim", g->head_dim);
-    json_uint(w, "block_size", g->block_size);
-    json_string(w, "dtype", dtype_name(g->dtype));
-    json_string(w, "kv_dtype", dtype_name(g->kv_dtype));
-    json_string(w, "layout", layout_names[g->layout]);
+    geometry_write(w, g);
     json_float(w, "scale", g->scale);
     json_open(w, "window", '[');
     for (uint32_t layer = 0; layer < g->layers; layer++)
