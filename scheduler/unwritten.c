@@ -49,9 +49,8 @@ struct unwritten_search {
 struct unwritten {
     struct engine_state *state;
     const struct geometry *g;
-    uint32_t tokens;
-    size_t bytes;
-    uint8_t *k, *v; /* [tokens][kv_heads][head_dim] of geometry.kv_dtype */
+    size_t bytes;   /* of k, and of v */
+    uint8_t *k, *v; /* [READ_TOKENS][kv_heads][head_dim] of geometry.kv_dtype */
 };
 
 /* ---- the outputs --------------------------------------------------------------------------------- */
@@ -312,7 +311,7 @@ bool unwritten_read(struct unwritten *u, struct step *step, struct request *requ
     }
     const struct unwritten_rows *of = &search->rows[search->at];
     struct step_table table = step_set_table(step, of->ids, of->entries);
-    search->read = smaller(search->end - search->position, u->tokens);
+    search->read = smaller(search->end - search->position, READ_TOKENS);
     const struct kv_read read = {.table = table.row,
                                  .layer = request->rows.layer,
                                  .position = search->position,
@@ -335,8 +334,7 @@ int unwritten_create(struct engine_state *state, struct unwritten **result)
         return ATTND_NO_MEMORY;
     u->state = state;
     u->g = &state->config->geometry;
-    u->tokens = READ_TOKENS;
-    u->bytes = u->tokens * geometry_kv_row_bytes(u->g, u->g->kv_dtype);
+    u->bytes = READ_TOKENS * geometry_kv_row_bytes(u->g, u->g->kv_dtype);
     u->k = step_host_memory(state->steps, u->bytes);
     u->v = step_host_memory(state->steps, u->bytes);
     if (!u->k || !u->v) {
