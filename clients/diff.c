@@ -18,6 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 enum { EXIT_UNREADABLE = 2, STATUSES = 48, STATUS_BYTES = 32, VALUE_BYTES = 96 };
 
 /* What stays of an answer. */
@@ -78,12 +81,10 @@ static void neutralize(cJSON *tree, bool plain_ids)
     }
 }
 
-/* FNV-1a, never 0. */
+/* XXH3-64, never 0. */
 static uint64_t hash(const char *text)
 {
-    uint64_t x = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++)
-        x = (x ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    uint64_t x = XXH3_64bits(text, strlen(text));
     return x ? x : 1;
 }
 
