@@ -5,27 +5,7 @@
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl
 geometry='--config config/tiny.jsonc --set geometry.layers=2 --set geometry.query_heads=2 --set geometry.kv_heads=1'
-others=()
 B='' wide='' sunk='' plain='' small='' # URLs of other daemons
-end_all() {
-    local status=$?
-    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
-    rm -rf "$WORK"
-    exit $status
-}
-trap end_all EXIT
-
-# another NAME [ARG...] - one more daemon; its URL is in the variable of that name.
-another() {
-    local name=$1
-    shift
-    : >"$WORK/log.$name"
-    "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log.$name" &
-    others+=($!)
-    there() { grep -q 'listening on' "$WORK/log.$1"; }
-    eventually there "$name"
-    printf -v "$name" %s "$(sed -n 's/.*listening on \(http[^"]*\).*/\1/p' "$WORK/log.$name")"
-}
 problem() { jq -r '"\(.status) \(.code) \(.detail)"'; }
 # rows FROM TO - numbers of tokens FROM..TO-1 at both layers, as JSON [2, T, 1, 8].
 rows() { jq -nc --argjson a "$1" --argjson b "$2" '[range(2) as $l | [range($a; $b) as $t | [[range(8) as $d | (($t * 7 + $l * 3 + $d) % 11) / 8]]]]'; }

@@ -3,7 +3,6 @@
 # The latest steps as a table and as a trace, and a workload's table: what they say agrees with what was asked and with each other; by
 # owner; who may see them.
 . tests/integration/lib.sh
-CTL=$(dirname "$ATTND")/attnctl
 step() { jq -c ".columns | [$1]" "$WORK/steps"; }
 table() { jq -c ".table | $1" "$WORK/report"; }
 workload() { curl -s -H 'Accept: application/x-ndjson' --json "$1" "$URL/v1/workloads" | tail -n 1 >"$WORK/report"; }
@@ -92,14 +91,7 @@ stop_daemon
 expect 'it ends cleanly' 0 $?
 
 # ---- by owner
-entries=()
-for name in ann bob root; do
-    made=$("$CTL" --json key new $name "$([ $name = root ] && echo admin || echo infer)")
-    jq -r .key <<<"$made" >"$WORK/$name"
-    entries+=("$(jq -c .entry <<<"$made")")
-done
-(IFS=, && umask 077 && printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")
-as() { curl -s -H "Authorization: Bearer $(cat "$WORK/$1")" "${@:2}"; }
+make_keys ann bob root
 start_daemon --config config/tiny.jsonc --backend cpu --set "keys.file=$WORK/keys"
 for name in ann bob; do
     id=$(as $name --json '{}' "$URL/v1/sequences" | jq .id)

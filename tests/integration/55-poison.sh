@@ -129,19 +129,7 @@ else
 fi
 
 # ---- keys: who is not admin learns no other key's ids
-CTL=$(dirname "$ATTND")/attnctl
-entries=()
-for name in ann bob root; do
-    made=$("$CTL" --json key new $name "$([ $name = root ] && echo admin || echo infer)")
-    jq -r .key <<<"$made" >"$WORK/$name"
-    entries+=("$(jq -c .entry <<<"$made")")
-done
-(
-    IFS=,
-    umask 077
-    printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys"
-)
-as() { curl -s -H "Authorization: Bearer $(cat "$WORK/$1")" "${@:2}"; }
+make_keys ann bob root
 start_daemon "${geometry[@]}" --set pool.blocks=4 "${poison[@]}" --set "keys.file=$WORK/keys"
 as ann --json '{"blocks":2,"id":31}' "$URL/v1/leases" >/dev/null
 as ann -X DELETE "$URL/v1/leases/31"

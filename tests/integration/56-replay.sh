@@ -6,32 +6,9 @@
 . tests/integration/lib.sh
 CTL=$(dirname "$ATTND")/attnctl
 J=$WORK/journal
-others=()
-A='' B=''
-end_all() {
-    local status=$?
-    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
-    rm -rf "$WORK"
-    exit $status
-}
-trap end_all EXIT
-
-# another NAME [ARG...] - one more daemon; its URL is in the variable of that name. stop_others ends all of them.
-another() {
-    local name=$1
-    shift
-    : >"$WORK/log.$name"
-    "$ATTND" --set listen=127.0.0.1:0 --config config/tiny.jsonc --backend cpu --set limits.sequences=400 "$@" 2>"$WORK/log.$name" &
-    others+=($!)
-    there() { grep -q 'listening on' "$WORK/log.$1"; }
-    eventually there "$name"
-    printf -v "$name" %s "$(sed -n 's/.*listening on \(http[^"]*\).*/\1/p' "$WORK/log.$name")"
-}
-stop_others() {
-    kill -TERM "${others[@]}"
-    wait "${others[@]}"
-    others=()
-}
+A='' B='' # URLs of other daemons
+# target NAME [ARG...] - one more, to which a journal is sent.
+target() { another "$1" --config config/tiny.jsonc --backend cpu --set limits.sequences=400 "${@:2}"; }
 # record SEED CALLS CLIENTS [ARG...] - a journal in $J.
 record() {
     local seed=$1 calls=$2 clients=$3
@@ -48,7 +25,7 @@ says() { sed -n "s/^  $1  *//p" "$WORK/said"; }
 
 # ---- one client: all is the same
 record 1 120 1 --set pool.blocks=1000
-another A --set pool.blocks=1000
+target A --set pool.blocks=1000
 replay "$A" --all
 expect 'replayed, a journal of one client is the same' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 expect 'nothing is other, and nothing needs a reason' '0 0' "$(says differences) $(says explained)"
@@ -61,8 +38,8 @@ expect 'a daemon that is not fresh is told from one that is' 1 "$(grep -c 'note:
 stop_others
 
 # ---- two daemons
-another A --set pool.blocks=1000
-another B --set pool.blocks=1000 --set scheduler.step_rows_max=64 --set scheduler.batch_window_us=200 --set backend.threads=1
+target A --set pool.blocks=1000
+target B --set pool.blocks=1000 --set scheduler.step_rows_max=64 --set scheduler.batch_window_us=200 --set backend.threads=1
 replay "$A" --beside "$B" --all
 expect 'two daemons that batch otherwise: the same' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 expect 'their outputs have the same bits' true "$([ "$(says outputs | sed 's/ .*//')" -gt 20 ] && echo true)"
@@ -71,13 +48,13 @@ stop_others
 if [ "$isa" = portable ]; then
     echo 'skip another instruction set: this processor has no other'
 else
-    another A --set pool.blocks=1000
-    another B --set pool.blocks=1000 --set backend.isa=portable
+    target A --set pool.blocks=1000
+    target B --set pool.blocks=1000 --set backend.isa=portable
     replay "$A" --beside "$B" --tolerance 1e-4
     expect 'another instruction set: within the tolerance' '0 ok' "$? $(tail -n 1 "$WORK/said")"
     stop_others
-    another A --set pool.blocks=1000
-    another B --set pool.blocks=1000 --set backend.isa=portable
+    target A --set pool.blocks=1000
+    target B --set pool.blocks=1000 --set backend.isa=portable
     replay "$A" --beside "$B"
     expect 'bit by bit, the first difference is named with both values' '1 1' "$? $(grep -c '^first one that differs: record [0-9]* (request [0-9]*, .*): outputs: o, element [0-9]*: .* beside ' "$WORK/said")"
     expect 'and why that may be' 1 "$(grep -c "note: they compute by cpu $isa and cpu portable" "$WORK/said")"
@@ -85,12 +62,12 @@ else
 fi
 
 # ---- other daemons
-another A --set pool.blocks=12
+target A --set pool.blocks=12
 replay "$A"
 expect 'a smaller pool is found' '1 differs' "$? $(tail -n 1 "$WORK/said")"
 expect 'at the first answer that it changes' 1 "$(grep -c '^first one that differs: record [0-9]* (request [0-9]*, .*): status: recorded ok, found blocks_exhausted (' "$WORK/said")"
 expect 'which was to be expected' 1 "$(grep -c 'note: .* has 12 blocks, the journal.s daemon had 1000' "$WORK/said")"
-another B --set geometry.block_size=8 --set pool.blocks=1000
+target B --set geometry.block_size=8 --set pool.blocks=1000
 replay "$B"
 expect 'another geometry is refused' "1 attnctl: replay: the geometry differs: the journal has 1 layers, 1 query heads, 1 KV heads of 8, blocks of 4 tokens, f32, KV f32; $B has 1 layers, 1 query heads, 1 KV heads of 8, blocks of 8 tokens, f32, KV f32" \
     "$? $(cat "$WORK/said")"
@@ -101,7 +78,7 @@ expect 'a daemon that is not there' '69 1' "$? $(grep -c '^attnctl: .*connect' "
 # ---- several clients, too few blocks, swapping: what was decided by order or time is explained
 for seed in 2 3; do
     record $seed 120 4 --set pool.blocks=40 --set pool.host_blocks=30
-    another A --set pool.blocks=40 --set pool.host_blocks=30
+    target A --set pool.blocks=40 --set pool.host_blocks=30
     replay "$A" --all
     expect "nothing is other that is not explained ($seed)" '0 ok' "$? $(tail -n 1 "$WORK/said")"
     sent=$(says requests)
@@ -131,15 +108,15 @@ for what in waits goes; do
     stop_daemon
 done
 J=$WORK/waits
-another A "${waiting[@]}"
+target A "${waiting[@]}"
 replay "$A"
 expect 'a call that waited for a later one waits for it here' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 J=$WORK/goes
-another B "${waiting[@]}"
+target B "${waiting[@]}"
 "$CTL" --url "$B" replay "$J" --patience 1 >"$WORK/said" 2>&1
 expect 'one that is not answered is a difference' '1 1' "$? $(grep -c '^first one that differs: .* append of sequence 7): recorded ok, before what comes next; here it still waits after 1 s' "$WORK/said")"
 stop_others
-another A "${waiting[@]}"
+target A "${waiting[@]}"
 URL=$A
 "$CTL" --url "$A" replay "$J" --patience $HANG_S >"$WORK/said" 2>&1 &
 replaying=$!
@@ -181,8 +158,8 @@ ask "{\"o\":$ones,\"lse\":[[[0,0,0,0]],[[1,1,1,1]]]}" merge
 ask '{"moved_to":"http://elsewhere/","length":11}' sequences/99/moved
 ctl trim
 stop_daemon
-another A "${wide[@]}"
-another B "${wide[@]}" --set scheduler.step_rows_max=32
+target A "${wide[@]}"
+target B "${wide[@]}" --set scheduler.step_rows_max=32
 replay "$A" --beside "$B" --all
 expect 'every kind of request is sent, and answered with the same bits' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 expect 'attends, an export, a merge and workloads have outputs' '6 compared bit by bit, 0 not' "$(says outputs)"
@@ -195,14 +172,14 @@ J=$WORK/goes
 "$CTL" --json key new one infer admin keep >"$WORK/made"
 jq -r .key "$WORK/made" >"$WORK/key"
 (umask 077; jq '{keys: [.entry]}' "$WORK/made" >"$WORK/keys")
-another A --set "keys.file=$WORK/keys"
-another B
+target A --set "keys.file=$WORK/keys"
+target B
 replay "$A"
 expect 'a daemon with keys wants one' '1 1' "$? $(grep -c '^attnctl: 401 unauthorized' "$WORK/said")"
 replay "$B" --beside "$A" --beside-key-file "$WORK/key"
 expect 'each daemon gets its key' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 stop_others
-another A --set "keys.file=$WORK/keys"
+target A --set "keys.file=$WORK/keys"
 replay "$A" --key-file "$WORK/key"
 expect 'as other commands have it' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 stop_others
@@ -239,7 +216,7 @@ byte=$(dd if="$file" bs=1 skip=$offset count=1 status=none | od -An -tu1)
 printf '%b' "\\x$(printf %x $((byte ^ 4)))" | dd of="$file" bs=1 seek=$offset conv=notrunc status=none
 diff_ "$WORK/one" "$WORK/torn"
 expect 'a flipped bit is named, with file and offset' '2 1 1' "$? $(grep -c "^attnd: $file:[0-9]*: record [0-9]*: " "$WORK/said") $(grep -c '^attnctl: diff: B cannot be read to its end' "$WORK/said")"
-another A --set pool.blocks=1000
+target A --set pool.blocks=1000
 J=$WORK/torn
 replay "$A"
 expect 'replay says so, too' '69 1' "$? $(grep -c "^attnd: $file:[0-9]*: record [0-9]*: " "$WORK/said")"

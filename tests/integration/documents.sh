@@ -146,26 +146,14 @@ is_expected() {
     [[ $2 == $pattern ]]
 }
 
-# More daemons than one: the free port of each that a document names, and their processes.
+# More daemons than one: the free port of each that a document names.
 declare -A ports=()
-others=()
-end_all() {
-    local status=$?
-    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
-    rm -rf "$WORK"
-    exit $status
-}
-trap end_all EXIT
 start_another() { # PORT [ARG...] - the last argument that names the address is taken, so this one comes last
-    local port=$1 log=$WORK/log.$1
+    local port=$1 url=other_$1
     shift
-    : >"$log"
-    "$ATTND" "$@" --set listen=127.0.0.1:0 2>"$log" &
-    others+=($!)
-    is_there() { grep -q 'listening on' "$log" || ! kill -0 "${others[-1]}" 2>/dev/null; }
-    eventually is_there
-    ports[$port]=$(sed -n 's/.*listening on http:[^"]*:\([0-9]*\).*/\1/p' "$log")
-    expect "$name: another daemon, for port $port" yes "$([ -n "${ports[$port]}" ] && echo yes || cat "$log")"
+    another "$url" "$@" --set listen=127.0.0.1:0
+    ports[$port]=${!url##*:}
+    expect "$name: another daemon, for port $port" yes "$([ -n "${ports[$port]}" ] && echo yes || cat "$WORK/log.$url")"
 }
 
 # Run a command in this shell, so that variables stay; what it prints goes to $WORK/said.

@@ -2,6 +2,10 @@
 # lib.sh - what the integration scripts share. Source it first; it starts nothing by itself.
 #
 #   start_daemon [ARG...]   start $ATTND on a free loopback port; sets URL, PORT and DAEMON (its process id)
+#   another NAME [ARG...]   start one more; its URL is in the variable NAME, its output in $WORK/log.NAME
+#   stop_others             end those, and wait
+#   make_keys NAME...       a file of keys, $WORK/keys: root may do all, the others infer
+#   as NAME [ARG...]        curl with a key of these
 #   stop_daemon             SIGTERM, and wait; its exit code is the result
 #   expect NAME WANT GOT    print ok or not ok
 #   eventually COMMAND...   wait until it succeeds
@@ -17,8 +21,14 @@ set -u
 ATTND=${ATTND:-$PWD/build/release/attnd}
 WORK=$(mktemp -d)
 DAEMON=
-# shellcheck disable=SC2154
-trap 'status=$?; [ -z "$DAEMON" ] || kill -9 $DAEMON 2>/dev/null; rm -rf "$WORK"; exit $status' EXIT
+others=() # processes
+end_all() {
+    local status=$?
+    for pid in ${others[@]+"${others[@]}"} ${DAEMON:+"$DAEMON"}; do kill -9 "$pid" && wait "$pid"; done 2>/dev/null
+    rm -rf "$WORK"
+    exit $status
+}
+trap end_all EXIT
 
 # Tests wait for events and never measure time, so that a slow machine passes them too. This bound only ends what hangs.
 HANG_S=1800
@@ -53,6 +63,33 @@ start_daemon() {
         exit 1
     fi
 }
+
+another() {
+    local name=$1
+    shift
+    : >"$WORK/log.$name"
+    "$ATTND" --set listen=127.0.0.1:0 "$@" 2>"$WORK/log.$name" &
+    others+=($!)
+    there() { grep -q 'listening on' "$WORK/log.$1" || ! kill -0 "${others[-1]}" 2>/dev/null; }
+    eventually there "$name"
+    printf -v "$name" %s "$(sed -n 's/.*listening on \(http[^"]*\).*/\1/p' "$WORK/log.$name")"
+}
+stop_others() {
+    kill -TERM "${others[@]}"
+    wait "${others[@]}"
+    others=()
+}
+
+make_keys() {
+    local name made entries=()
+    for name in "$@"; do
+        made=$("$(dirname "$ATTND")/attnctl" --json key new "$name" "$([ "$name" = root ] && echo admin || echo infer)")
+        jq -r .key <<<"$made" >"$WORK/$name"
+        entries+=("$(jq -c .entry <<<"$made")")
+    done
+    (IFS=, && umask 077 && printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")
+}
+as() { curl -s -H "Authorization: Bearer $(cat "$WORK/$1")" "${@:2}"; }
 
 stop_daemon() {
     kill -TERM "$DAEMON"
