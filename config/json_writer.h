@@ -2,7 +2,7 @@
 /* json_writer.h - JSON text written front to back into a buffer of the caller, commas and quotes added.
  *
  * Never allocates: what does not fit is dropped and `overflow` set, to be looked at once at the end.
- * Names and strings are escaped; doubles print with the fewest digits that read back equal. Any thread,
+ * Names and strings are escaped; doubles and floats print with as many digits as it takes to read back equal. Any thread,
  * one writer per thread. */
 #ifndef CONFIG_JSON_WRITER_H
 #define CONFIG_JSON_WRITER_H

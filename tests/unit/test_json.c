@@ -7,6 +7,8 @@
 #include <cjson/cJSON.h>
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const good[] = {
@@ -177,6 +179,105 @@ START_TEST(writer_writes)
 }
 END_TEST
 
+/* What the writer says of one number. */
+static const char *written(double value, bool as_float)
+{
+    static char text[64];
+    struct json_writer w;
+    json_writer_init(&w, text, sizeof text - 1);
+    if (as_float)
+        json_float(&w, NULL, (float)value);
+    else
+        json_double(&w, NULL, value);
+    text[w.length] = '\0';
+    return text;
+}
+
+/* Digits of a number, without zeros in front and behind. */
+static int digits_of(const char *text)
+{
+    int n = 0, zeros = 0;
+    for (; *text && *text != 'e'; text++) {
+        if (*text < '0' || *text > '9' || (*text == '0' && n + zeros == 0))
+            continue;
+        if (*text == '0') {
+            zeros++;
+            continue;
+        }
+        n += zeros + 1;
+        zeros = 0;
+    }
+    return n;
+}
+
+/* No more digits than printf's shortest that reads back equal, as a JSON number that does so. */
+static void check_number(double value, bool as_float)
+{
+    char shortest[64];
+    const char *text = written(value, as_float);
+    size_t length = strlen(text);
+    for (int precision = as_float ? 6 : 15; precision <= 17; precision++) {
+        snprintf(shortest, sizeof shortest, "%.*g", precision, value);
+        if (as_float ? strtof(shortest, NULL) == (float)value : strtod(shortest, NULL) == value)
+            break;
+    }
+    ck_assert_msg(as_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value,
+                  "%s is not %.17g", text, value);
+    ck_assert_msg(signbit(strtod(text, NULL)) == signbit(value), "%s", text);
+    ck_assert_msg(digits_of(text) <= digits_of(shortest), "%s instead of %s", text, shortest);
+    ck_assert_msg(text[length - 1] != '.' && text[0] != '.' &&
+                      (text[0] != '0' || length == 1 || text[1] == '.'),
+                  "%s", text);
+}
+
+START_TEST(numbers_read_back_equal)
+{
+    static const double some[] = {0,
+                                  -0.0,
+                                  1,
+                                  -1,
+                                  0.1,
+                                  1e-3,
+                                  0.001F,
+                                  9.9999997,
+                                  0.0099999998,
+                                  999999.94,
+                                  1e6,
+                                  1e15,
+                                  123456789012345,
+                                  -1e14,
+                                  5e-324,
+                                  1.7976931348623157e308,
+                                  1.5e-45,
+                                  3.4028235e38,
+                                  8388608.5,
+                                  0.30000000000000004};
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++) {
+        check_number(some[i], false);
+        if (fabs(some[i]) < 3.5e38)
+            check_number((double)(float)some[i], true);
+    }
+    uint64_t state = 1;
+    for (int i = 0; i < 300000; i++) {
+        state = state * 6364136223846793005U + 1442695040888963407U;
+        uint32_t bits = (uint32_t)(state >> 32);
+        float value;
+        double wide;
+        memcpy(&value, &bits, sizeof value);
+        memcpy(&wide, &state, sizeof wide);
+        if (isfinite(value))
+            check_number((double)value, true);
+        if (isfinite(wide))
+            check_number(wide, false);
+        check_number((double)((float)(bits % 1000000) / 1000), true); /* rounded figures */
+        check_number((double)ldexpf((float)(bits >> 8), -10 - (int)(bits % 24)), true);
+    }
+    ck_assert_str_eq(written(2.5, true), "2.5");
+    ck_assert_str_eq(written(-0.00123456F, true), "-0.00123456");
+    ck_assert_str_eq(written(123456789012345, false), "123456789012345");
+}
+END_TEST
+
 TCase *json_case(void)
 {
     TCase *tc = tcase_create("json");
@@ -188,5 +289,6 @@ TCase *json_case(void)
     tcase_add_test(tc, locates_values);
     tcase_add_test(tc, integers_are_exact);
     tcase_add_test(tc, writer_writes);
+    tcase_add_test(tc, numbers_read_back_equal);
     return tc;
 }
