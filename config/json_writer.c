@@ -126,6 +126,25 @@ static bool put_integer(struct json_writer *w, double value)
     return true;
 }
 
+/* units / 10^places, places <= 11. */
+static void put_decimal(struct json_writer *w, uint64_t units, unsigned places)
+{
+    char digits[32], *end = digits + sizeof digits, *begin = end;
+    uint64_t one = 1;
+    for (; places > 0 && units % 10 == 0; places--)
+        units /= 10;
+    for (unsigned i = 0; i < places; i++)
+        one *= 10;
+    if (places > 0) {
+        begin =
+            digits_before(end, one + units % one); /* its leading 1 keeps zeros, and gives way to the point */
+        *begin = '.';
+        units /= one;
+    }
+    begin = digits_before(begin, units);
+    put(w, begin, (size_t)(end - begin));
+}
+
 /* Zero, or a float from 0.001 on and below a million, with as many
  * of 6 to 9 digits as it takes to read back equal; whether it is one.
  *
@@ -151,20 +170,9 @@ static bool put_short_float(struct json_writer *w, float value)
             return false;
         m = (uint64_t)llrint(size * tens[places + 1]);
     }
-    for (; places > 0 && m % 10 == 0; places--)
-        m /= 10;
-    char digits[32], *end = digits + sizeof digits, *begin = end;
-    if (places > 0) {
-        uint64_t unit = (uint64_t)tens[places];
-        begin =
-            digits_before(end, unit + m % unit); /* its leading 1 keeps zeros, and gives way to the point */
-        *begin = '.';
-        m /= unit;
-    }
-    begin = digits_before(begin, m);
     if (value < 0)
-        *--begin = '-';
-    put(w, begin, (size_t)(end - begin));
+        put(w, "-", 1);
+    put_decimal(w, m, (unsigned)places);
     return true;
 }
 
@@ -201,6 +209,21 @@ void json_float(struct json_writer *w, const char *name, float value)
     put_prefix(w, name);
     if (!put_short_float(w, value))
         put_shortest(w, (double)value, 6, true);
+}
+
+void json_rounded(struct json_writer *w, const char *name, double value, unsigned places)
+{
+    static const double tens[] = {1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
+    double units = fabs(value) * tens[places];
+    if (!(units < 9007199254740992)) { /* 2^53: such a value has no digits there */
+        json_double(w, name, value);
+        return;
+    }
+    put_prefix(w, name);
+    uint64_t whole = (uint64_t)llrint(units);
+    if (value < 0 && whole > 0)
+        put(w, "-", 1);
+    put_decimal(w, whole, places);
 }
 
 void json_name(struct json_writer *w, const char *name)

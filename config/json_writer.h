@@ -34,6 +34,9 @@ void json_null(struct json_writer *w, const char *name);
 void json_double(struct json_writer *w, const char *name, double value);
 void json_float(struct json_writer *w, const char *name, float value);
 
+/* json_rounded: a value with at most `places` digits behind the point, places <= 9. */
+void json_rounded(struct json_writer *w, const char *name, double value, unsigned places);
+
 /* json_name: the name of a member whose value follows by json_raw(). */
 void json_name(struct json_writer *w, const char *name);
 

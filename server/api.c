@@ -103,8 +103,8 @@ void api_write_sequence(struct json_writer *w, const struct sequence_view *v, co
         json_uint(w, "max_tokens", v->max_tokens);
     if (v->workload)
         json_uint(w, "workload", v->workload);
-    json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
-    json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
+    json_rounded(w, "age_s", v->age_s, 3);
+    json_rounded(w, "idle_s", v->idle_s, 3);
 }
 
 void api_write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers)
@@ -188,10 +188,10 @@ void api_write_rate(struct json_writer *w, double gb_per_s, const struct roof_re
 void api_write_roof(struct json_writer *w, const struct roof_report *roof, double now_s)
 {
     json_float(w, "roof_gb_per_s", (float)roof->gb_per_s);
-    json_double(w, "roof_age_s", round(fmax(now_s - roof->seen_s, 0) * 10) / 10);
+    json_rounded(w, "roof_age_s", fmax(now_s - roof->seen_s, 0), 1);
     json_float(w, "best_gb_per_s", (float)roof->latest.best);
     json_float(w, "median_gb_per_s", (float)roof->latest.median);
     json_float(w, "worst_gb_per_s", (float)roof->latest.worst);
-    json_double(w, "age_s", round(fmax(now_s - roof->latest_s, 0) * 10) / 10);
+    json_rounded(w, "age_s", fmax(now_s - roof->latest_s, 0), 1);
     json_uint(w, "measurements", roof->measurements);
 }

@@ -194,8 +194,8 @@ static void write_output(struct json_writer *w, const struct output *out, const 
         }
         json_close(w, ']');
     }
-    json_double(w, "queue_us", round(of->queue_us * 10) / 10);
-    json_double(w, "step_us", round(of->step_us * 10) / 10);
+    json_rounded(w, "queue_us", of->queue_us, 1);
+    json_rounded(w, "step_us", of->step_us, 1);
     json_uint(w, "rows_in_step", of->rows_in_step);
     json_uint(w, "bytes_read", of->bytes_read);
     json_float(w, "roof_fraction", (float)out->roof_fraction);

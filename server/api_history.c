@@ -87,10 +87,10 @@ static int parse_events(struct http_exchange *x, struct request *request, const 
 
 /* ---- writing --------------------------------------------------------------------------------------- */
 
-/* A time of the engine's clock in seconds since the start. */
-static double seconds_of(const struct render_context *c, uint64_t time_us)
+/* A time of the engine's clock, in seconds since the start. */
+static void write_time(struct json_writer *w, const struct render_context *c, uint64_t time_us)
 {
-    return round((c->uptime_s - c->now_s + (double)time_us * 1e-6) * 1e6) / 1e6;
+    json_rounded(w, "time_s", c->uptime_s - c->now_s + (double)time_us * 1e-6, 6);
 }
 
 /* Slots as they are shown. */
@@ -142,8 +142,8 @@ static void write_step(struct json_writer *w, const struct block_change *c)
     json_uint(w, "step", c->sequence);
     json_uint(w, "rows", c->rows);
     json_uint(w, "sequences", c->sequences);
-    json_double(w, "queued_us", round((double)c->queued_us * 10) / 10);
-    json_double(w, "compute_us", round((double)c->compute_us * 10) / 10);
+    json_rounded(w, "queued_us", (double)c->queued_us, 1);
+    json_rounded(w, "compute_us", (double)c->compute_us, 1);
     json_uint(w, "kv_bytes", c->kv_bytes);
 }
 
@@ -179,7 +179,7 @@ static void write_event(struct json_writer *w, bool events, const struct block_c
     bool step = c->kind == CHANGE_STEP, block = change_is_of_block(c->kind);
     begin_event(w, events, event_names[block ? 0 : step ? 2 : 1], c->number);
     json_uint(w, "epoch", c->number - step);
-    json_double(w, "time_s", seconds_of(context, c->time_us));
+    write_time(w, context, c->time_us);
     if (!step)
         json_string(w, "change", change_name(c->kind));
     if (block)
@@ -225,7 +225,7 @@ static void write_chain(struct json_writer *w, const struct chain_view *v, const
     json_uint(w, "cached", v->chain.cached);
     json_uint(w, "held", v->chain.held);
     json_uint(w, "hits", v->chain.hits);
-    json_double(w, "last_used_s", round(v->idle_s * 1e3) / 1e3);
+    json_rounded(w, "last_used_s", v->idle_s, 3);
     if (v->chain.rank == NO_BLOCK)
         json_null(w, "evicted_next");
     else
@@ -326,7 +326,7 @@ static void write_wait(struct json_writer *w, const struct wait_view *v)
         json_string(w, "owner", v->owner);
     else
         json_null(w, "owner");
-    json_double(w, "since_s", round(fmax(v->since_s, 0) * 1e3) / 1e3);
+    json_rounded(w, "since_s", fmax(v->since_s, 0), 3);
     json_string(w, "reason", wait_reasons[note->reason]);
     static const char *const figures[] = {"needed", "free", "reclaimable"};
     const uint64_t values[] = {note->needed, note->free, note->reclaimable};
@@ -347,7 +347,7 @@ static void write_wait(struct json_writer *w, const struct wait_view *v)
     if (isnan(v->estimate_s))
         json_null(w, "estimate_s");
     else
-        json_double(w, "estimate_s", round(v->estimate_s * 1e6) / 1e6);
+        json_rounded(w, "estimate_s", v->estimate_s, 6);
     write_detail(w, v);
     json_close(w, '}');
 }
@@ -387,7 +387,7 @@ static void render_life(struct http_exchange *x, const struct request *request,
         const struct block_change *change = &life->changes[i];
         json_open(w, NULL, '{');
         json_uint(w, "epoch", change->number);
-        json_double(w, "time_s", seconds_of(c, change->time_us));
+        write_time(w, c, change->time_us);
         json_string(w, "change", change_name(change->kind));
         json_uint(w, "refs", change->refs);
         json_uint(w, "fill", change->fill);

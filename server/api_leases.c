@@ -2,7 +2,6 @@
 /* api_leases.c - /v1/leases. */
 #include "server/api.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* The members of one lease, inside an open object. */
@@ -11,8 +10,8 @@ static void write_lease(struct json_writer *w, const struct sequence_view *v, co
     json_uint(w, "id", v->id);
     api_write_table(w, v, ids);
     json_int(w, "priority", v->priority);
-    json_double(w, "age_s", round(v->age_s * 1e3) / 1e3);
-    json_double(w, "idle_s", round(v->idle_s * 1e3) / 1e3);
+    json_rounded(w, "age_s", v->age_s, 3);
+    json_rounded(w, "idle_s", v->idle_s, 3);
 }
 
 static int parse_lease(struct http_exchange *x, struct request *request, const struct config *config)

@@ -7,7 +7,6 @@
 #include "server/metrics.h"
 #include "config/version.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -264,7 +263,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
         return;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
-    json_double(w, "uptime_s", round(c->uptime_s * 10) / 10);
+    json_rounded(w, "uptime_s", c->uptime_s, 1);
     json_open(w, "backend", '{');
     json_string(w, "name", c->backend->name);
     json_string(w, "isa", c->backend->isa);

@@ -118,12 +118,6 @@ static int parse_trace(struct http_exchange *x, struct request *request, const s
 
 /* ---- the table ------------------------------------------------------------------------------------- */
 
-/* A number with so many decimals; null: there is none. */
-static void write_rounded(struct json_writer *w, const char *name, double value, double decimals)
-{
-    json_double(w, name, round(value * decimals) / decimals);
-}
-
 static double ideal_us(const struct step_log_entry *e, const struct roof_report *roof)
 {
     return roof->gb_per_s > 0 ? (double)e->kv_bytes / roof->gb_per_s * 1e-3 : (double)NAN;
@@ -141,12 +135,12 @@ static double roof_fraction(const struct step_log_entry *e, const struct roof_re
 
 static void write_us(struct json_writer *w, double us)
 {
-    write_rounded(w, NULL, us, 10);
+    json_rounded(w, NULL, us, 1);
 }
 
 static void write_s(struct json_writer *w, double s)
 {
-    write_rounded(w, NULL, s, 1e7);
+    json_rounded(w, NULL, s, 7);
 }
 
 static void write_count(struct json_writer *w, uint64_t n)
@@ -156,7 +150,7 @@ static void write_count(struct json_writer *w, uint64_t n)
 
 static void write_ratio(struct json_writer *w, double ratio)
 {
-    write_rounded(w, NULL, ratio, 1e4);
+    json_rounded(w, NULL, ratio, 4);
 }
 
 /* XX(name, function that writes it, value) of entry `e`, in this order. */
@@ -316,8 +310,8 @@ static void name_tracks(struct json_writer *w)
 static void begin_span(struct json_writer *w, const char *name, enum track track, double begin_us, double us)
 {
     begin_event(w, "X", name, track);
-    write_rounded(w, "ts", begin_us, 10);
-    write_rounded(w, "dur", us, 10);
+    json_rounded(w, "ts", begin_us, 1);
+    json_rounded(w, "dur", us, 1);
 }
 
 static void write_span(struct json_writer *w, const char *name, enum track track, double begin_us, double us,
@@ -337,7 +331,7 @@ static void write_wait(struct json_writer *w, const struct step_log_entry *e, do
         begin_event(w, ends ? "e" : "b", "wait", TRACK_QUEUE);
         json_string(w, "cat", "queue");
         json_uint(w, "id", e->step);
-        write_rounded(w, "ts", ends ? begin_us : begin_us - (double)e->queue_us, 10);
+        json_rounded(w, "ts", ends ? begin_us : begin_us - (double)e->queue_us, 1);
         json_close(w, '}');
     }
 }
@@ -354,8 +348,8 @@ static void write_step(struct json_writer *w, const struct step_log_entry *e, do
     json_uint(w, "appends", e->appends);
     json_uint(w, "copies", e->copies);
     json_uint(w, "kv_bytes", e->kv_bytes);
-    write_rounded(w, "gb_per_s", gb_per_s(e), 1e3);
-    write_rounded(w, "ideal_us", ideal_us(e, &c->roof), 10);
+    json_rounded(w, "gb_per_s", gb_per_s(e), 3);
+    json_rounded(w, "ideal_us", ideal_us(e, &c->roof), 1);
     json_close(w, '}');
     json_close(w, '}');
 }

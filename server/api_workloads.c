@@ -127,7 +127,7 @@ static void write_table(struct json_writer *w, const struct workload_report *r,
 #undef COLUMN
     json_open(w, "time_us", '[');
     for (uint32_t i = 0; i < r->table_rows; i++)
-        json_double(w, NULL, round((double)rows[i].time_us * 10) / 10);
+        json_rounded(w, NULL, (double)rows[i].time_us, 1);
     json_close(w, ']');
     json_close(w, '}');
     json_close(w, '}');
@@ -151,7 +151,7 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
         json_double(w, "expires_in_s", round(fmax(0, r->expires_in_s)));
     else
         json_null(w, "expires_in_s");
-    json_double(w, "wall_s", round(r->wall_s * 1e3) / 1e3);
+    json_rounded(w, "wall_s", r->wall_s, 3);
     json_string(w, "sharing", config_sharing_names[r->sharing]);
     json_uint(w, "requests", r->requests);
     json_open(w, "sequences", '{');

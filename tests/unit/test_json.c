@@ -164,13 +164,22 @@ START_TEST(writer_writes)
     json_double(&w, NULL, 0.1 + 0.2);
     json_double(&w, NULL, INFINITY);
     json_close(&w, ']');
+    json_open(&w, "d", '[');
+    json_rounded(&w, NULL, 1.00250049, 6);
+    json_rounded(&w, NULL, -1.96, 1);
+    json_rounded(&w, NULL, 7e-9, 9);
+    json_rounded(&w, NULL, -0.0004, 3);
+    json_rounded(&w, NULL, 1e300, 3);
+    json_rounded(&w, NULL, NAN, 3);
+    json_close(&w, ']');
     json_bool(&w, "b", true);
     json_null(&w, "n");
     json_close(&w, '}');
     ck_assert(!w.overflow);
     buffer[w.length] = '\0';
     ck_assert_str_eq(buffer, "{\"s\":\"a\\\"\\u000a\",\"u\":18446744073709551615,"
-                             "\"l\":[0.1,0.30000000000000004,null],\"b\":true,\"n\":null}");
+                             "\"l\":[0.1,0.30000000000000004,null],\"d\":[1.0025,-2,0.000000007,0,1e+300,"
+                             "null],\"b\":true,\"n\":null}");
 
     json_writer_init(&w, buffer, 4);
     json_string(&w, NULL, "long");
