@@ -42,6 +42,8 @@ start() {
     until answers; do kill -0 $daemon 2>/dev/null || { cat "$work/log"; return 1; }; sleep 0.05; done
 }
 stop() { kill -TERM $daemon && wait $daemon; local code=$?; daemon=; return $code; }
+ctl() { "$BUILD/attnctl" --url "unix:$root/run/attnd/test" "$@" 2>&1; }
+seen() { ctl attend 7 --json | jq -c .o | sha256sum; } # what K and V give
 own() { inside stat -c '%U:%G %a' "$@" 2>/dev/null; }
 
 BUILD=$BUILD REVISION=1 bash scripts/make_deb.sh >"$work/first" || exit 1
@@ -85,6 +87,9 @@ expect 'it cannot write elsewhere, not even root could' 'sh: 1: cannot create /e
 expect 'where it saves it can' '' "$(see 'echo >/var/lib/attnd/x && rm /var/lib/attnd/x')"
 expect 'no disk is in /dev' 'fd full null random shm tty urandom zero' "$(see 'ls /dev' | grep -v '^nvidia' | paste -sd' ')"
 ask -o /dev/null --json '{"id":7,"max_tokens":64}' http://localhost/v1/sequences
+ctl append 7 --count 40 >"$work/said"
+held=$(seen)
+expect 'a sequence has K and V' 40 "$(ask http://localhost/v1/sequences/7 | jq .length)"
 expect 'its management listener is a socket of its own' 'attnd:attnd 600' "$(own /run/attnd/manage)"
 ask -o /dev/null -N -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":2,"prompt":8,"decode":4}]}' http://localhost/v1/workloads
 expect 'it computes' yes "$(ask http://localhost/metrics | awk '/^attnd_steps_total/ {print ($2 > 0 ? "yes" : "no")}')"
@@ -100,7 +105,8 @@ expect 'to the second' "$(basename "$second" | cut -d_ -f2)" "$(inside dpkg-quer
 expect 'what its administrator has changed stays' '// mine' "$(tail -1 "$root/etc/attnd/attnd.jsonc")"
 expect 'and what it has saved' 'attnd:attnd yes' "$(own /var/lib/attnd/snapshot | cut -d' ' -f1) $([ -s "$root/var/lib/attnd/snapshot" ] && echo yes)"
 start
-expect 'sequences are there again' 7 "$(ask http://localhost/v1/sequences/7 | jq .id)"
+expect 'sequences are there again' 40 "$(ask http://localhost/v1/sequences/7 | jq .length)"
+expect 'with K and V, to the bit' "$held" "$(seen)"
 stop
 expect 'it ends cleanly, again' 0 $?
 
@@ -110,7 +116,7 @@ expect 'it is removed' 0 $?
 expect 'the daemon is gone; configuration and sequences are not' 'no yes yes' \
     "$([ -e "$root/usr/bin/attnd" ] && echo yes || echo no) $([ -e "$root/etc/attnd/attnd.jsonc" ] && echo yes) $([ -s "$root/var/lib/attnd/snapshot" ] && echo yes)"
 inside dpkg -i "/root/${second##*/}" >"$work/said" 2>&1
-expect 'installed again, it has them' yes "$(start && [ "$(ask http://localhost/v1/sequences/7 | jq .id)" = 7 ] && stop && echo yes)"
+expect 'installed again, it has them' "$held" "$(start && seen && stop)"
 inside dpkg -P attnd >"$work/said" 2>&1
 expect 'it is purged' 0 $?
 expect 'with all that was its own' '' "$(find "$root/etc/attnd" "$root/var/lib/attnd" "$root/var/cache/attnd" "$root/usr/share/attnd" "$root/usr/share/doc/attnd" 2>/dev/null)"
