@@ -117,6 +117,10 @@ static void complete(struct request *request, void *cookie)
         request_fail(request, ATTND_DEVICE, "%s; the daemon ends", failure);
         atomic_store(&e->failure, failure);
     }
+    if (request->status == ATTND_NO_BLOCKS) {
+        e->state.refusals++;
+        history_touch(&e->state);
+    }
     journal_answer(e->state.journal, &e->state, request);
     if (request->rings) {
         doorbell_complete(e->doorbell, request);

@@ -49,6 +49,7 @@ struct engine_state {
     uint32_t question_work;           /* entries and blocks that a part looks at */
     struct request_list listeners;    /* that wait for events; history.c */
     uint64_t preemptions;             /* since start; workload_run.c */
+    uint64_t refusals;                /* likewise: requests that were refused for want of blocks; engine.c */
     struct model_constants constants; /* backend_ops.c */
     uint64_t constants_digest;        /* likewise */
     atomic_bool has_sinks, has_alibi; /* whether constants has them, for other threads */

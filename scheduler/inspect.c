@@ -246,6 +246,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
     struct engine_stats *stats = &request->stats.all;
     *stats = (struct engine_stats){.epoch = history_epoch(state),
                                    .preemptions = state->preemptions,
+                                   .refusals = state->refusals,
                                    .pool = block_pool_counts(block_tables_pool(step_tables(state->steps))),
                                    .tables = block_tables_counts(step_tables(state->steps)),
                                    .swap = swap_cache_counts(state->swap_cache),
@@ -258,6 +259,10 @@ int inspect_stats(struct engine_state *state, struct request *request)
     stats->journal = journal_state(state->journal);
     stats->kv_events = kv_events_counts(state->kv_events);
     stats->own = tenants_use(sequences_tenants(state->sequences), request->key);
+    for (uint32_t i = 0; i < request->stats.tenant_count; i++) {
+        struct request_tenant *tenant = &request->stats.tenants[i];
+        tenant->use = tenants_use(sequences_tenants(state->sequences), tenant->key);
+    }
     sequences_count(state->sequences, block_pool_retired(block_tables_pool(step_tables(state->steps))),
                     stats->states);
     return inspect_list(state, request);

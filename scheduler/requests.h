@@ -411,7 +411,7 @@ struct journal_state {
 struct engine_stats {
     struct journal_state journal;
     struct kv_events_counts kv_events;
-    uint64_t epoch, preemptions;
+    uint64_t epoch, preemptions, refusals;
     struct block_pool_counts pool;
     struct block_tables_counts tables;
     struct swap_cache_counts swap;
@@ -423,8 +423,16 @@ struct engine_stats {
     struct doorbell_counts doorbell;
 };
 
+/* What a key has. */
+struct request_tenant {
+    uint64_t key;
+    struct tenant_use use; /* out */
+};
+
 struct request_stats {
     struct request_listing list;
+    struct request_tenant *tenants; /* [tenant_count] of which is asked */
+    uint32_t tenant_count;
     struct engine_stats all; /* out */
 };
 

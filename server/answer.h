@@ -14,6 +14,7 @@
 /* What answers show beside the request's own figures. */
 struct daemon_state;
 struct http_tally;
+struct metrics_key;
 struct registered;
 struct steps_beside;
 
@@ -60,7 +61,8 @@ struct answer {
     bool columns;                  /* of a page of blocks: arrays instead of objects */
     unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
 
-    const struct steps_beside *beside; /* of a list of steps: what the loop knows; api_steps.c */
+    const struct steps_beside *beside;      /* of a list of steps: what the loop knows; api_steps.c */
+    const struct metrics_key *metrics_keys; /* likewise of metrics: of request.stats.tenants; metrics.c */
 
     struct registered *registered; /* of a client with registered memory: it is delivered there */
 

@@ -189,7 +189,7 @@ static void write_pool(struct json_writer *w, const struct engine_stats *s, cons
     json_uint(w, "swaps_out", t->swaps_out);
     json_uint(w, "swaps_in", t->swaps_in);
     json_uint(w, "preemptions", s->preemptions);
-    json_uint(w, "alloc_failures", p->failures);
+    json_uint(w, "alloc_failures", s->refusals);
     json_close(w, '}');
 }
 
@@ -312,14 +312,6 @@ static void render_stats(struct http_exchange *x, const struct request *request,
         write_kv_events(w, &s->kv_events);
     json_close(w, '}');
     json_raw(w, "\n");
-}
-
-/* ---- /metrics -------------------------------------------------------------------------------------- */
-
-static int parse_metrics(struct http_exchange *x, struct request *request, const struct config *config)
-{
-    request->page.limit = 1;
-    return api_parse_nothing(x, request, config);
 }
 
 /* ---- /v1/blocks ------------------------------------------------------------------------------------ */
@@ -527,7 +519,7 @@ static const struct route routes[] = {
     ASK(GET, "/stats", READ, STATS, SMALL, api_parse_page, render_stats, 200,
         "The state at a glance, with sequences and their blocks",
         "limit?:uint(1..1000) cursor?:uint(0..4294967295)", NULL, "Stats", 304),
-    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, parse_metrics, metrics_render, 200,
+    ASK_TYPES(GET, "/metrics", METRICS, STATS, SMALL, TYPE_TEXT, metrics_parse, metrics_render, 200,
               "Figures for Prometheus", NULL, NULL, "text", 0),
     ASK(GET, "/v1/blocks", READ, POOL, SMALL, parse_pool, render_pool, 200,
         "The pool, block by block, a page at a time",

@@ -10,13 +10,23 @@
 #include "config/log.h"
 #include "config/version.h"
 #include "server/api.h"
+#include "server/access.h"
 #include "server/http_tally.h"
+#include "server/keys.h"
 #include "server/process_figures.h"
+#include "server/state.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* What the loop knows of a key, when it is asked. */
+struct metrics_key {
+    char name[KEY_NAME_BYTES];
+    uint32_t calls;
+    uint64_t staging_bytes;
+};
 
 /* What the table's expressions are of. */
 struct figures {
@@ -25,6 +35,9 @@ struct figures {
     const struct block_tables_counts *tables;
     const struct render_context *context;
     const struct process_figures *process;
+    const struct metrics_key *keys; /* [tenant_count], of each of */
+    const struct request_tenant *tenants;
+    uint32_t tenant_count;
 };
 
 typedef void (*write_samples)(struct json_writer *w, const char *name, const struct figures *f);
@@ -98,6 +111,36 @@ static void write_sequences(struct json_writer *w, const char *name, const struc
 {
     for (int i = 0; i < SEQUENCE_STATES; i++)
         write_sample(w, name, "state", api_sequence_states[i], f->stats->states[i]);
+}
+
+static void write_key_sequences(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (uint32_t i = 0; i < f->tenant_count; i++)
+        write_sample(w, name, "key", f->keys[i].name, f->tenants[i].use.sequences);
+}
+
+static void write_key_blocks(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (uint32_t i = 0; i < f->tenant_count; i++)
+        write_sample(w, name, "key", f->keys[i].name, (double)f->tenants[i].use.blocks);
+}
+
+static void write_key_workloads(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (uint32_t i = 0; i < f->tenant_count; i++)
+        write_sample(w, name, "key", f->keys[i].name, f->tenants[i].use.workloads);
+}
+
+static void write_key_calls(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (uint32_t i = 0; i < f->tenant_count; i++)
+        write_sample(w, name, "key", f->keys[i].name, f->keys[i].calls);
+}
+
+static void write_key_staging(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (uint32_t i = 0; i < f->tenant_count; i++)
+        write_sample(w, name, "key", f->keys[i].name, (double)f->keys[i].staging_bytes);
 }
 
 static void write_roof(struct json_writer *w, const char *name, const struct figures *f)
@@ -247,10 +290,17 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_forks_total", TABLES->forks, "Sequences forked.")                                                        \
     ONE(counter, "attnd_cow_copies_total", TABLES->copies, "Blocks copied on write.")                                            \
     ONE(counter, "attnd_evictions_total", POOL->evictions, "Cached blocks evicted.")                                             \
-    ONE(counter, "attnd_alloc_failures_total", POOL->failures, "Requests for blocks that failed.")                               \
+    ONE(counter, "attnd_alloc_failures_total", STATS->refusals, "Requests refused since there were not enough blocks.")          \
     ONE(counter, "attnd_prefix_blocks_asked_total", TABLES->blocks_asked, "Full blocks of prompts looked up.")                   \
     ONE(counter, "attnd_prefix_blocks_hit_total", TABLES->blocks_hit, "Of these, found.")                                        \
     ONE(counter, "attnd_preemptions_total", STATS->preemptions, "Sequences of workloads preempted.")                             \
+                                                                                                                                 \
+    MANY(gauge, "attnd_key_sequences", "key", write_key_sequences,                                                              \
+         "Sequences and leases of each key. Who is not admin sees its own; the management listener shows all.")                 \
+    MANY(gauge, "attnd_key_blocks", "key", write_key_blocks, "Blocks charged to it: in its tables, or promised to it.")         \
+    MANY(gauge, "attnd_key_workloads", "key", write_key_workloads, "Its workloads that have not ended.")                        \
+    MANY(gauge, "attnd_key_calls", "key", write_key_calls, "Its requests under way.")                                           \
+    MANY(gauge, "attnd_key_staging_bytes", "key", write_key_staging, "Staging memory that these hold.")                         \
                                                                                                                                  \
     ONE(gauge, "attnd_host_blocks", TABLES->host_blocks, "Blocks to swap to, of host memory or the file.")                       \
     ONE(gauge, "attnd_host_blocks_free", TABLES->host_free, "Of these, free.")                                                   \
@@ -354,11 +404,57 @@ static void take_values(const struct figures *f, double values[FAMILY_COUNT])
 #undef MANY
 }
 
+/* Whom the figures are for. */
+static bool may_see(const struct http_exchange *x, const struct api_key *key)
+{
+    return x->listener->management || access_sees_all(x) || key == x->key;
+}
+
+int metrics_parse(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    struct answer *answer = answer_of(request);
+    struct keys *keys = answer->daemon->keys;
+    const struct api_key *key;
+    unsigned at = 0, count = 0;
+    request->page.limit = 1;
+    int rc = api_parse_nothing(x, request, config);
+    while (rc == 0 && keys && (key = keys_next(keys, &at)))
+        count += may_see(x, key);
+    if (!count)
+        return rc;
+    struct metrics_key *shown = request_alloc(request, count, sizeof *shown);
+    struct request_tenant *tenants = request_alloc(request, count, sizeof *tenants);
+    if (!shown || !tenants) {
+        http_problem(x, ATTND_BUSY, "no room for the answer");
+        return ATTND_BUSY;
+    }
+    at = count = 0;
+    while ((key = keys_next(keys, &at))) {
+        if (!may_see(x, key))
+            continue;
+        memcpy(shown[count].name, key->name, sizeof key->name);
+        shown[count].calls = atomic_load(&key->use.calls);
+        shown[count].staging_bytes = atomic_load(&key->use.staging_bytes);
+        tenants[count++] = (struct request_tenant){.key = key->id};
+    }
+    answer->metrics_keys = shown;
+    request->stats.tenants = tenants;
+    request->stats.tenant_count = count;
+    return 0;
+}
+
 void metrics_render(struct http_exchange *x, const struct request *request, const struct render_context *c)
 {
     const struct process_figures process = process_figures_read();
     const struct engine_stats *s = &request->stats.all;
-    const struct figures figures = {s, &s->pool, &s->tables, c, &process};
+    const struct figures figures = {.stats = s,
+                                    .pool = &s->pool,
+                                    .tables = &s->tables,
+                                    .context = c,
+                                    .process = &process,
+                                    .keys = answer_of(request)->metrics_keys,
+                                    .tenants = request->stats.tenants,
+                                    .tenant_count = request->stats.tenant_count};
     struct json_writer *w = &x->reply;
     double values[FAMILY_COUNT];
     char text[320];

@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 
+/* metrics_parse: a route_parse of a REQUEST_STATS, which metrics_render() shows. */
+int metrics_parse(struct http_exchange *x, struct request *request, const struct config *config);
+
 /* metrics_render: an answer_render of a REQUEST_STATS: every family. */
 void metrics_render(struct http_exchange *x, const struct request *request, const struct render_context *c);
 

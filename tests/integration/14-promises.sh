@@ -24,6 +24,7 @@ expect 'more than the pool is never possible' \
 call /v1/sequences '{"id":3}' >/dev/null
 expect 'who declared nothing may have the other six' 24 "$(append 3 24 | jq '.sequences[0].length')"
 expect 'and not a seventh' '503 blocks_exhausted' "$(append 3 1 | problem)"
+expect 'both refusals are counted' '2 2' "$(curl -s "$URL/metrics" | sed -n 's/^attnd_alloc_failures_total //p') $(curl -s "$URL/stats" | jq .counters.alloc_failures)"
 expect 'who declared has its ten' 40 "$(append 1 40 | jq '.sequences[0].length')"
 expect 'and no more' 'sequence 1 would have 41 tokens; it declared max_tokens 40' "$(append 1 1 | jq -r .detail)"
 curl -s -X DELETE "$URL/v1/sequences/1"

@@ -173,6 +173,13 @@ expect 'a quota of workloads' '429 quota_exceeded quotas.workloads of the key is
     "$(as few --json '{"sequences":[{"prompt":4,"decode":3}]}' "$URL/v1/workloads" | problem)"
 expect 'a quota of requests a second' '200 200 429' "$(for _ in 1 2 3; do code as slow "$URL/v1/info"; echo; done | paste -sd' ')"
 expect 'never to be idle for too long wants a scope' '403 201' "$(code as ann --json '{"idle_timeout_s":0}' "$URL/v1/sequences") $(code as keeper --json '{"idle_timeout_s":0}' "$URL/v1/sequences")"
+figures() { "$@" | sed -n 's/^attnd_key_sequences{key="\([a-z]*\)"} \(.*\)/\1 \2/p' | paste -sd, ; }
+of_few=$(as few "$URL/v1/sequences" | jq '.items | length')
+expect 'an admin sees what each key has' "few $of_few" "$(figures as root "$URL/metrics" | tr , '\n' | grep few)"
+expect 'and its blocks, of tables and promised' "$(as few "$URL/v1/sequences" | jq '[.items[] | (.max_tokens // 0) / 4, (.blocks | length) | floor] | add')" \
+    "$(as root "$URL/metrics" | sed -n 's/^attnd_key_blocks{key="few"} //p')"
+expect 'so does who reads the management listener' "$(figures as root "$URL/metrics")" "$(figures unix "$WORK/m" /metrics)"
+expect 'others see their own' 'eve 0' "$(figures as eve "$URL/metrics")"
 expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
 
 # ---- the management listener
