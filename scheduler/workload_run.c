@@ -1314,10 +1314,22 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
 }
 
 /* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
+/* Tell the log how a workload has ended. */
+static void log_end(const struct workload *w, const char *how)
+{
+    static const char *const why[] = {"", ", by request", ", since its time is over",
+                                      ", since the backend has failed"};
+    const struct workload_report *r = &w->report;
+    log_line(LOG_INFO, "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
+             (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
+             (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
+}
+
 static void finish_workload(struct workload_run *d, struct workload *w, enum workload_state state)
 {
     if (w->report.state == WORKLOAD_RUNNING)
         w->report.wall_s = d->o.state->now_s - w->started_s;
+    log_end(w, state == WORKLOAD_CANCELLED ? "was cancelled" : "has finished");
     w->ends = true;
     w->ends_at = 0;
     w->ends_as = state;
@@ -1748,6 +1760,9 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->has_account = true;
     tenants_add(sequences_tenants(state->sequences), w->key, 0, 1, 0);
     w->started_s = w->watched_s = d->o.state->now_s;
+    log_line(LOG_INFO, "workload %llu begins%s%s: %u sequences, %llu tokens",
+             (unsigned long long)w->report.id, w->report.owner[0] ? ", of the key " : "", w->report.owner,
+             w->report.sequences, (unsigned long long)w->report.tokens);
     d->changed = true;
     tell(d, w, request);
     return 0;
@@ -2010,8 +2025,14 @@ void workload_run_destroy(struct workload_run *d)
 {
     if (!d)
         return;
-    for (int i = 0; i < WORKLOADS_MAX; i++)
-        workload_destroy(d->workloads[i]);
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        struct workload *w = d->workloads[i];
+        if (w && !w->ends && !has_ended(w)) {
+            w->report.wall_s = d->o.state->now_s - w->started_s;
+            log_end(w, "is cut off by the end of the daemon");
+        }
+        workload_destroy(w);
+    }
     void *const arrays[] = {d->running,         d->index_of, d->claims, d->members,  d->requests, d->appends,
                             d->planner_queries, d->q_source, d->places, d->permuted, d->tokens};
     row_order_deinit(&d->by_turn);

@@ -26,6 +26,22 @@ refuse(struct http_fault *fault, int status, const char *format, ...)
     return false;
 }
 
+const char *http_method_name(enum http_method method)
+{
+    switch (method) {
+    case HTTP_METHOD_GET:
+        return "GET";
+    case HTTP_METHOD_POST:
+        return "POST";
+    case HTTP_METHOD_PUT:
+        return "PUT";
+    case HTTP_METHOD_DELETE:
+        return "DELETE";
+    default:
+        return "-";
+    }
+}
+
 bool http_text_is(struct http_text span, const char *text)
 {
     return span.n == strlen(text) && memcmp(span.bytes, text, span.n) == 0;

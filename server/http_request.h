@@ -107,4 +107,7 @@ enum http_progress http_body_read(struct http_parser *p, const char *bytes, size
 /* http_text_is: whether the span equals `text`. */
 bool http_text_is(struct http_text span, const char *text);
 
+/* http_method_name: "GET" and so on; of none "-". */
+const char *http_method_name(enum http_method method);
+
 #endif

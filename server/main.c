@@ -410,6 +410,7 @@ static void reload_keys(struct daemon *d)
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
         if (!key->gone || key->ended)
             continue;
+        log_line(LOG_INFO, "the key \"%s\" is no more: what belongs to it ends", key->name);
         routes_end_key(&d->state, key);
         ended++;
     }

@@ -174,19 +174,11 @@ static void write_refused(struct json_writer *w, const char *name, const struct 
     write_listeners(w, name, (double)f->context->connections.refused, (double)f->context->managers.refused);
 }
 
-static const char *method_name(enum http_method method)
-{
-    return method == HTTP_METHOD_GET    ? "GET"
-           : method == HTTP_METHOD_POST ? "POST"
-           : method == HTTP_METHOD_PUT  ? "PUT"
-                                        : "DELETE";
-}
-
 /* Labels of a route: its method and path, or "none" for what was refused before one was found. */
 static void name_route(const struct http_tally *tally, uint32_t number, char *text, size_t room)
 {
     const struct route *route = number < tally->routes ? routes_at(number) : NULL;
-    snprintf(text, room, "method=\"%s\",route=\"%s\",", route ? method_name(route->method) : "none",
+    snprintf(text, room, "method=\"%s\",route=\"%s\",", route ? http_method_name(route->method) : "none",
              route ? route->path : "none");
 }
 

@@ -40,4 +40,15 @@ caught_up
 stop_daemon
 expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(grep -c 'the drain.s deadline passed: 1 connections were cut' "$WORK/log")"
 exec 3>&-
+
+# A workload that nobody waits for ends with the daemon, and the log says where it was (bug: it was gone without a word).
+start_daemon --config config/tiny.jsonc --set log.level=debug
+logged() { sed -n "s/^attnd: [^ ]* \($1 .*\)/\1/p" "$WORK/log"; }
+curl -s -o /dev/null --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}' "$URL/v1/workloads"
+curl -s -o /dev/null "$URL/v1/sequences/77"
+stop_daemon
+expect 'a workload in the background does not hold the end' 0 $?
+expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,info workload 1 is cut off by the end of the daemon' \
+    "$(logged info | grep '^info workload' | sed 's/ after .*//' | paste -sd,)"
+expect 'and, where that is wanted, each request' 'debug POST /v1/workloads 202,debug GET /v1/sequences/77 404' "$(logged debug | grep sequences/77 -B1 | grep -v refused | sed 's/ after .*//' | paste -sd,)"
 finish

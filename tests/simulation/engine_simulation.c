@@ -14,6 +14,7 @@
  * By default seeds 1, 2, ... until N operations are done; --random: from a random seed on; with a SEED, that
  * one. An operation is an accepted request, a fault, or a token of a workload. A failing history is shortened
  * by leaving out actions; with --brief it is not shown. */
+#include "config/log.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/episode.h"
 #include "tests/simulation/returns.h"
@@ -362,6 +363,7 @@ static bool parse(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    log_to(NULL, NULL); /* thousands of workloads begin and end */
     struct timespec start;
 #ifdef __SANITIZE_THREAD__
     bool sanitized = true;
