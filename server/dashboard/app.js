@@ -52,7 +52,8 @@ class App {
     while (!this.info) {
       try {
         this.info = await this.api.json('/v1/info');
-        this.views.workload.suit(this.info.pool.blocks * this.info.geometry.block_size);
+        const {pool, limits, geometry} = this.info;
+        this.views.workload.suit(Math.min(pool.blocks * geometry.block_size, 4 * limits.sequence_tokens));
       } catch (problem) {
         this.say(problem.detail ?? String(problem));
         await sleep(1000);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // learn.js - a form that starts a workload, and the tour: six steps that ask the real API and say what changed in the map.
 import {$, fill, h, setText, update} from './dom.js';
-import {bytesText, countText, list, plural, secondsText, smallWorkload, verifyText, zerosBody, zerosLine} from './pure.js';
+import {bytesText, countText, firstWorkload, list, plural, secondsText, verifyText, zerosBody, zerosLine} from './pure.js';
 
 // ---- a workload -------------------------------------------------------------------------------------------
 
@@ -20,9 +20,9 @@ export class WorkloadView {
     this.app.onPress(form.querySelector('button[type="submit"]'), () => form.reportValidity() ? this.start() : null, $('workload-message'));
   }
 
-  // What the form begins with, where the pool is too small for that; what was typed stays.
+  // What the form begins with, as the pool has room for it; what was typed stays.
   suit(tokens) {
-    for (const [name, value] of Object.entries(smallWorkload(tokens) ?? {})) {
+    for (const [name, value] of Object.entries(firstWorkload(tokens))) {
       const field = $('workload-form').elements[name];
       if (field.value === field.defaultValue) field.value = value;
     }

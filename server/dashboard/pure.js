@@ -428,13 +428,19 @@ export function changeText(e) {
   }
 }
 
-// smallWorkload(tokens): what the form for workloads begins with where the pool has room for so few tokens; null: what it has stands.
+// firstWorkload(tokens): what the form for workloads begins with where the pool has room for so many tokens.
 //
-// Both arrive for half a minute, so that there is something to look at: 30 requests of 600 tokens and 3 forks, which take two cores a second
-// or two each with the built-in geometry; or 9000 of 38 with the 256 tokens of config/tiny.jsonc, which take a few milliseconds each.
-export function smallWorkload(tokens) {
+// Its sequences should live long enough to be looked at, and all of it should end in a minute or a few. With the built-in pool of 65 536
+// tokens there are 4 requests of 7500 tokens with 3 forks each, two requests at a time: a sequence lives 20 s where K and V are read with
+// 20 GB/s. A pool of less than LONG_TOKENS is too small for that: config/tiny.jsonc has 256 tokens, and gets 9000 requests of 38 that take
+// milliseconds each, half a minute of arrivals.
+const DECODE_MAX = 7500, DECODE_ALL = 4 * DECODE_MAX, LONG_TOKENS = 3200;
+export function firstWorkload(tokens) {
   const each = tokens / 4; // a request has three forks
-  if (each >= 800) return null;
+  if (tokens >= LONG_TOKENS) {
+    const prompt = 40, decode = Math.min(DECODE_MAX, Math.floor(each * 0.9) - prompt);
+    return {count: Math.ceil(DECODE_ALL / decode), prompt, decode, prefix: 32, rate: 1};
+  }
   const decode = Math.max(1, Math.floor(each * 0.6)), rate = Math.ceil(11400 / decode), prompt = Math.max(1, Math.floor(each / 4));
   return {count: 30 * rate, prompt, decode, prefix: Math.floor(prompt / 2), rate};
 }

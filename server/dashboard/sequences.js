@@ -13,7 +13,8 @@ const ORDERS = {
   state: (a, b) => a.state.localeCompare(b.state),
 };
 
-const drivenText = (s) => `Workload ${s.workload} drives it, and nobody else may: make one of your own with "New sequence".`;
+const OWN = 'Make one of your own: "New sequence", then "Append a token" and "Fork".';
+const drivenText = (s) => `Workload ${s.workload} drives it, and nobody else may. ${OWN}`;
 const ratio = () => window.devicePixelRatio || 1;
 
 export class SequencesView {
@@ -168,8 +169,10 @@ export class SequencesView {
   // The buttons stay as long as the sequence is the same one: while it grows, a press must not miss, nor an answer go.
   drawChosen(s) {
     const box = $('sequence-chosen');
-    box.hidden = this.app.chosen === null || !s;
+    const ended = !s && this.app.stopped === null && this.app.chosen !== null && this.acted?.id === this.app.chosen;
+    box.hidden = this.app.chosen === null || (!s && !ended);
     if (box.hidden) return;
+    if (ended) { this.drawEnded(box); return; }
     this.acted = s;
     if (box.dataset.of !== `${s.id} of ${s.workload}`) {
       box.dataset.of = `${s.id} of ${s.workload}`;
@@ -179,6 +182,22 @@ export class SequencesView {
     const others = [...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id);
     setText(box.firstChild.lastChild, (shared.length ? ` shares ${rangesText(shared)} with ${list(others)}.` : ' shares no block with another one that is listed.')
       + (s.workload ? ` ${drivenText(s)}` : ''));
+  }
+
+  // A sequence of a workload may end before its panel was read: the panel stays and says so.
+  drawEnded(box) {
+    const {app, acted: s} = this, key = `${s.id} ended`;
+    if (box.dataset.of === key) return;
+    box.dataset.of = key;
+    app.map.mark([]);
+    const {count, items} = app.tablesShown(), unlisted = count > items.length ? `, or is not among the ${countText(items.length)} that are listed` : '';
+    fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), h('span', {}, ` has ended${s.workload ? ` (workload ${s.workload})` : ''}${unlisted}. ${OWN}`)),
+      h('div', {class: 'bar'}, h('button', {type: 'button', onclick: () => this.openForm()}, 'New sequence'), h('button', {type: 'button', onclick: () => app.choose(null)}, 'Close')));
+  }
+
+  openForm() {
+    $('sequence-new').open = true;
+    $('sequence-form').querySelector('button[type="submit"]').focus();
   }
 
   makeChosen(box, s) {

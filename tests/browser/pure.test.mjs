@@ -155,7 +155,12 @@ test('a workload that was cancelled is not called wrong', () => {
 });
 
 test('a form for workloads that suits the pool', () => {
-  assert.equal(pure.smallWorkload(4096 * 16), null);
-  assert.deepEqual(pure.smallWorkload(64 * 4), {count: 9000, prompt: 16, decode: 38, prefix: 8, rate: 300});
-  assert.ok(pure.smallWorkload(4).decode >= 1);
+  assert.deepEqual(pure.firstWorkload(4096 * 16), {count: 4, prompt: 40, decode: 7500, prefix: 32, rate: 1});
+  assert.deepEqual(pure.firstWorkload(64 * 4), {count: 9000, prompt: 16, decode: 38, prefix: 8, rate: 300});
+  assert.ok(pure.firstWorkload(4).decode >= 1);
+  for (let tokens = 16; tokens < 1e6; tokens *= 2) {
+    const {count, prompt, decode} = pure.firstWorkload(tokens);
+    assert.ok(4 * (prompt + decode) <= tokens, `a request and its forks fit ${tokens} tokens`);
+    assert.ok(count * decode < 400000, `it ends: ${count} requests of ${decode}`);
+  }
 });

@@ -154,7 +154,8 @@ with Daemon() as daemon, Page(daemon.url) as page:
     driven = eventually(lambda: daemon.get("/stats")["sequences"]["items"], "the workload has a sequence")[0]["id"]
     eventually(lambda: "workload 1" in page.text("sequence-list"), "it is listed")
     choose(page, driven)
-    expect("a sequence of a workload: why its buttons are off", {"Workload 1 drives it, and nobody else may: make one of your own with \"New sequence\"."},
+    own = 'Make one of your own: "New sequence", then "Append a token" and "Fork".'
+    expect("a sequence of a workload: why its buttons are off", {f"Workload 1 drives it, and nobody else may. {own}"},
            set(page.script(f"{CHOSEN} return [...box.querySelectorAll('[aria-disabled=true]')].map((b) => b.title)")))
     expect("all but Close", 6, page.script(f"{CHOSEN} return box.querySelectorAll('[aria-disabled=true]').length"))
     page.script(f"{CHOSEN} named('Fork').click()")
@@ -163,7 +164,24 @@ with Daemon() as daemon, Page(daemon.url) as page:
     expect("and Fork says so, for as long as one looks", True, "Workload 1 drives it" in (message(page) or ""))
     expect("no time is called idle while it runs", False, "idle" in page.text("sequence-list"))
     daemon.curl("/v1/workloads/1", "-X", "DELETE")
-    eventually(lambda: page.script(f"{CHOSEN} return box.hidden"), "its sequence is gone")
+    eventually(lambda: f"Sequence {driven} has ended (workload 1). {own}" in page.text("sequence-chosen"), "the panel says that its sequence has ended")
+    expect("and stays", False, page.script(f"{CHOSEN} return box.hidden"))
+    page.script(f"{CHOSEN} named('New sequence').click()")
+    expect("it opens the form", [True, "Create"], page.script("return [document.getElementById('sequence-new').open, document.activeElement.textContent]"))
+    page.script("document.activeElement.click()")
+    mine = eventually(lambda: daemon.get("/stats")["sequences"]["items"], "a sequence of one's own")[0]["id"]
+    eventually(lambda: page.text("sequence-chosen").startswith(f"Sequence {mine} "), "it is chosen")
+    for name, want in (("Append a token", [1]), ("Fork", [1, 1])):
+        page.script(f"{CHOSEN} named('{name}').click()")
+        eventually(lambda: [s["length"] for s in daemon.get("/stats")["sequences"]["items"]] == want, f"{name} does")
+    page.click("stop")
+    page.script("document.getElementById('epoch').value = 0; document.getElementById('epoch').dispatchEvent(new Event('input', {bubbles: true}))")
+    eventually(lambda: page.script(f"{CHOSEN} return box.hidden"), "before it began there is no panel that says it has ended")
+    page.click("stop")
+    page.script(f"{CHOSEN} named('Delete').click()")
+    eventually(lambda: f"Sequence {mine} has ended. {own}" in page.text("sequence-chosen"), "one's own ends, too")
+    page.script(f"{CHOSEN} named('Close').click()")
+    expect("Close closes it", True, page.script(f"{CHOSEN} return box.hidden"))
     page.tab("workload")
     eventually(lambda: "cancelled (request)" in page.text("workload-list"), "it is cancelled")
     expect("the browser has nothing to complain of", [], page.complaints())
