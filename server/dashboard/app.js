@@ -489,7 +489,7 @@ class App {
         } catch (problem) {
           if (signal.aborted) return;
           view.failed = true;
-          const absent = problem.status === 404 && view.path;
+          const absent = view.path && problem.status === 404 && problem.detail.startsWith('no such path');
           this.say(absent ? `This daemon has no ${view.path}. ${view.instead ?? ''}` : problem.detail ?? String(problem), view.message);
           view.due = performance.now() + (absent || problem.status === 403 ? ABSENT_MS : VIEW_MS);
         }

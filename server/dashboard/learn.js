@@ -38,7 +38,7 @@ export class WorkloadView {
       if (prefix) body.prefix_share = {length: prefix};
       if (forks) body.fork_share = {count: forks};
     } else {
-      const prompt = Math.max(number('prompt'), prefix), one = {count, prompt, decode: number('decode')};
+      const prompt = number('prompt'), one = {count, prompt, decode: number('decode')};
       if (prefix) one.prefix = {id: 1, length: prefix};
       if (forks) one.fork = {at: prompt + 1, count: forks};
       body.sequences = [one];

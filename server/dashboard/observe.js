@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // observe.js - what waits and why, the latest steps, the prefix cache, the life of a block, and what is checked.
 import {$, context2d, fill, h, setText, swatch, update} from './dom.js';
+import {Problem} from './api.js';
 import {changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, waitText} from './pure.js';
 
 // ---- why does it wait -------------------------------------------------------------------------------------
@@ -247,6 +248,7 @@ export class BlockView {
     this.path = '/v1/blocks/{id}/history';
     this.instead = 'What it is now is above.';
     this.block = 0;
+    this.none = null; // what was asked for and is no block
     this.everyMs = 2000;
   }
 
@@ -259,12 +261,15 @@ export class BlockView {
   }
 
   choose(block) {
-    const last = (this.app.live?.count ?? 1) - 1;
-    this.block = Math.max(0, Math.min(last, Math.floor(block) || 0));
-    $('block-number').value = this.block;
-    this.app.map.mark([this.block]);
-    this.app.map.show(this.block);
+    const count = this.app.live?.count ?? 1;
+    this.none = Number.isInteger(block) && block >= 0 && block < count ? null : `there is no block ${block}: ids are 0..${count - 1}`;
     this.due = 0;
+    if (this.none === null) {
+      this.block = block;
+      $('block-number').value = block;
+      this.app.map.show(block);
+    }
+    this.app.map.mark(this.none === null ? [block] : []);
     fill($('block-life'));
     this.draw();
   }
@@ -276,12 +281,13 @@ export class BlockView {
   draw() {
     const {app} = this, s = app.shown;
     if (app.tab !== 'block' || !s) return;
-    app.readOut(this.block);
-    setText($('block-sum'), $('readout').textContent);
+    app.readOut(this.none === null ? this.block : -1);
+    setText($('block-sum'), this.none === null ? $('readout').textContent : '');
   }
 
   async load(signal) {
     this.draw();
+    if (this.none !== null) throw new Problem(404, {detail: this.none});
     const block = this.block, life = await this.app.api.json(`/v1/blocks/${block}/history`, {signal});
     if (block !== this.block) return;
     const changes = [...life.changes].reverse();

@@ -97,6 +97,13 @@ with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=64") as 
     life = daemon.get("/v1/blocks/2/history")["changes"]
     eventually(lambda: len(life) == page.script("return [...document.querySelectorAll('#block-life li')].filter((e) => e.querySelector('.when')).length"), "all of it is told")
     expect("with its generations", True, f"generation {life[-1]['generation']}" in page.text("block-life"))
+    for number in ("99999", "-1", "1.5"):
+        page.set("block-number", number)
+        eventually(lambda: page.text("block-message") == f"there is no block {number}: ids are 0..{len(page.states()) - 1}", "a number of no block is refused, with the range")
+        expect(f"block {number}: what was typed stays, and no other block's life is shown", [number, "", ""],
+               [page.script("return document.getElementById('block-number').value"), page.text("block-life"), page.text("block-sum")])
+    page.set("block-number", "2")
+    eventually(lambda: "taken" in page.text("block-life") and page.script("return document.getElementById('block-message').hidden"), "another number is shown again")
 
 # While a workload runs: how long after a call's answer the page shows what the call has changed.
 with Daemon("--config", "config/tiny.jsonc", "--set", "pool.blocks=2000") as daemon, Page(daemon.url) as page:

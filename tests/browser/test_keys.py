@@ -87,6 +87,13 @@ def check(name, page, keys, daemon):
     page.tab("checks")
     page.click("audit-button")
     eventually(lambda: "lacks the scope admin" in page.text("notice"), "pressing one says why")
+    # a block of another key: the daemon's own words
+    page.tab("block")
+    daemon.key = keys["eve"]
+    words = daemon.get("/v1/blocks/0/history")["detail"]
+    daemon.key = keys["root"]
+    expect(f"{name}: a block of another key is refused", "block 0 belongs to no sequence of this key", words)
+    eventually(lambda: page.text("block-message") == words, "the page says why")
     expect(f"{name}: kept in the tab's own storage, as was asked", ["sessionStorage"], places_of(page, keys["eve"]))
     page.open()
     eventually(lambda: page.script("return document.getElementById('lamp').className") == "lamp good", "a reload has the key still")

@@ -138,10 +138,19 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
     eventually(lambda: daemon.get(f"/v1/sequences/{a}")["length"] == 1, "the next action is done")
     eventually(lambda: message(page) is None, "and takes the message away")
 
-    # what the form begins with fits this pool, too
+    # what the API refuses is refused in its words
     page.tab("workload")
     page.script("document.querySelector('#workload-form button[type=submit]').click()")
     eventually(lambda: "workload 1running" in page.text("workload-list").replace("\n", ""), "a workload runs")
+    fields = "const form = document.getElementById('workload-form').elements; for (const [name, value] of Object.entries(arguments[0])) form[name].value = value;"
+    begun = page.script("const form = document.getElementById('workload-form').elements; return {prompt: form.prompt.value, prefix: form.prefix.value}")
+    page.script(fields, {"prompt": 4, "prefix": 100})
+    page.script("document.querySelector('#workload-form button[type=submit]').click()")
+    eventually(lambda: page.text("workload-message") == "/sequences/0/prefix/length: wants 1 to all tokens of the prompt", "a prefix that is longer than the prompt is refused")
+    expect("and nothing begins", [], daemon.get("/v1/workloads")["items"])
+    page.script(fields, begun)
+
+    # what the form begins with fits this pool, too
     eventually(lambda: daemon.get("/v1/workloads/1")["sequences"]["finished"] > 0, "and ends sequences")
     daemon.curl("/v1/workloads/1", "-X", "DELETE")
     eventually(lambda: "not verified (cancelled) · its sequences are gone" in page.text("workload-list"), "it is cancelled, which is not wrong")
