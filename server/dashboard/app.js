@@ -19,6 +19,7 @@ const PAGE_BLOCKS = 1000, LOADERS = 4;
 const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are
 const POLL_MS = 400, VIEW_MS = 500, ABSENT_MS = 10000;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
+const IDLE_S = 2;             // without a step: there is no rate to show
 const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
 const seconds = () => performance.now() / 1000;
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
@@ -306,6 +307,9 @@ class App {
           if (await this.restart(tag)) return;
           this.takeStats(stats);
           if (this.hasEvents) await this.sweep(signal).catch((p) => this.mapProblem(p));
+        } else if (this.stats) {
+          this.stepRate = 0;
+          this.drawFigures();
         }
         this.link('good', this.hasEvents === false ? 'connected, by polling' : 'connected');
       } catch (problem) {
@@ -320,6 +324,7 @@ class App {
   takeStats(stats) {
     const before = this.stats, now = seconds();
     if (before && now > this.statsAt) this.stepRate = (stats.scheduler.steps - before.scheduler.steps) / (now - this.statsAt);
+    if (before ? this.stepRate > 0 : stats.scheduler.running > 0) this.steppedAt = now;
     this.stats = stats;
     this.statsAt = now;
     this.tables.push({epoch: stats.epoch, items: stats.sequences.items, count: stats.sequences.count});
@@ -336,15 +341,17 @@ class App {
 
   drawFigures() {
     const {pool, scheduler, counters, sequences} = this.stats;
-    const saved = pool.tokens_logical - pool.tokens_physical, fraction = scheduler.roof_fraction;
+    const saved = pool.tokens_logical - pool.tokens_physical;
+    const {bytes_read: bytes, seconds: took, roof_fraction: fraction} = scheduler.latest; // of the latest 1000 steps
+    const runs = seconds() - this.steppedAt < IDLE_S && took > 0;
     const figures = [
       ['sequences', countText(sequences.count)],
       ['queued', countText(scheduler.queued)],
       ['running', countText(scheduler.running)],
       ['swapped', countText(scheduler.swapped)],
       ['steps a second', countText(this.stepRate ?? 0)],
-      ['K and V read', `${scheduler.gb_per_s.toPrecision(3)} GB/s`],
-      ['of the roof', `${(100 * fraction).toFixed(fraction < 0.1 ? 1 : 0)} %`],
+      ['K and V read', runs ? `${(bytes / took / 1e9).toPrecision(3)} GB/s` : 'idle'],
+      ['of the roof', runs ? `${(100 * fraction).toFixed(fraction < 0.1 ? 1 : 0)} %` : 'idle'],
       ['saved by sharing', bytesText(saved / pool.block_size * pool.bytes_per_block)],
       ['copies on write', countText(counters.cow_copies)],
       ['evictions', countText(counters.evictions)],

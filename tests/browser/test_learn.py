@@ -82,6 +82,8 @@ with Daemon() as daemon, Page(daemon.url) as page:
     expect("the form's workload forks and copies", True, daemon.get("/stats?limit=1")["counters"]["forks"] > 0)
     eventually(lambda: "finished" in page.text("workload-list"), "it comes to its end")
     expect("and says what is left of it", True, "its sequences are gone" in page.text("workload-list"))
+    figure = lambda name: page.script("return document.querySelector(`#figures [data-key='${arguments[0]}'] .value`).textContent", name)
+    eventually(lambda: [figure(n) for n in ("K and V read", "of the roof", "steps a second")] == ["idle", "idle", "0"], "no rate is shown when no step runs")
     report = daemon.get("/v1/workloads/1")
     expect("its rows were verified", [True, 16], [report["verify"]["ok"], report["verify"]["done"]])
 
@@ -140,8 +142,6 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
 
     # what the API refuses is refused in its words
     page.tab("workload")
-    page.script("document.querySelector('#workload-form button[type=submit]').click()")
-    eventually(lambda: "workload 1running" in page.text("workload-list").replace("\n", ""), "a workload runs")
     fields = "const form = document.getElementById('workload-form').elements; for (const [name, value] of Object.entries(arguments[0])) form[name].value = value;"
     begun = page.script("const form = document.getElementById('workload-form').elements; return {prompt: form.prompt.value, prefix: form.prefix.value}")
     page.script(fields, {"prompt": 4, "prefix": 100})
@@ -151,6 +151,8 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
     page.script(fields, begun)
 
     # what the form begins with fits this pool, too
+    page.script("document.querySelector('#workload-form button[type=submit]').click()")
+    eventually(lambda: "workload 1running" in page.text("workload-list").replace("\n", ""), "a workload runs")
     eventually(lambda: daemon.get("/v1/workloads/1")["sequences"]["finished"] > 0, "and ends sequences")
     daemon.curl("/v1/workloads/1", "-X", "DELETE")
     eventually(lambda: "not verified (cancelled) · its sequences are gone" in page.text("workload-list"), "it is cancelled, which is not wrong")
