@@ -314,11 +314,13 @@ int attnd_blocks(struct attnd *a, uint64_t id, uint32_t first, uint32_t *ids, ui
         return rc;
     if (!count || (*count && !ids))
         return handle_leave(a, handle_fail(ATTND_ERR_INVALID, "count: is NULL, or ids is"));
+    char text[HANDLE_ERROR_BYTES] = ""; /* of what is neither a sequence nor a lease: as a sequence */
     uint32_t n = 0, page = 0;
     bool more = true, of_leases = false;
     while (rc == ATTND_OK && more && n < *count) {
         rc = read_page(a, id, of_leases, first + n, *count - n, ids + n, &page, &more);
         if (rc == ATTND_ERR_NOT_FOUND && n == 0 && !of_leases) {
+            memcpy(text, attnd_error(), sizeof text);
             of_leases = true;
             rc = ATTND_OK;
             continue;
@@ -327,6 +329,8 @@ int attnd_blocks(struct attnd *a, uint64_t id, uint32_t first, uint32_t *ids, ui
     }
     if (rc == ATTND_OK)
         *count = n;
+    else if (rc == ATTND_ERR_NOT_FOUND && *text)
+        handle_fail(rc, "%s", text);
     return handle_leave(a, rc);
 }
 

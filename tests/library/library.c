@@ -244,6 +244,8 @@ START_TEST(outputs_are_right_and_forks_share)
     ck_assert_uint_eq(look.parent, id);
     ck_good(attnd_delete(a, id));
     ck_fails(attnd_look(a, id, &look), ATTND_ERR_NOT_FOUND, "there is no sequence");
+    uint32_t ids[4], count = 4;
+    ck_fails(attnd_blocks(a, id, 0, ids, &count), ATTND_ERR_NOT_FOUND, "there is no sequence");
     attend(forks[1], 0, 0, 10, o, lse);
     ck_right(contents, 0, 0, 10, o, lse);
 }

@@ -185,6 +185,11 @@ class Sequences(OfEngine):
             self.engine.append([-1], k[0], v[0], layer=0)
         self.assertEqual(self.engine.look(id).length, 0)
 
+    def test_what_is_no_sequence_is_called_one(self):
+        for call in (self.engine.blocks, self.engine.look, self.engine.fork, self.engine.delete):
+            with self.subTest(call), self.assertRaisesRegex(attnd.NotFoundError, 'there is no sequence 77'):
+                call(77)
+
     def test_arguments_of_other_types_are_refused_in_words(self):
         id = self.engine.create()
         k, v = self.kv(3)
