@@ -43,7 +43,7 @@ enum attnd_code {
     ATTND_PENDING = 1, /* of attnd_poll() and attnd_await(): not done yet */
     ATTND_OK = 0,
     ATTND_ERR_INVALID = -1,     /* an argument is wrong */
-    ATTND_ERR_UNSUPPORTED = -2, /* this library, or this configuration, does not have it */
+    ATTND_ERR_UNSUPPORTED = -2, /* this library, configuration or machine does not have it */
     ATTND_ERR_NOT_FOUND = -3,   /* no such sequence, lease or ticket */
     ATTND_ERR_GONE = -4,        /* it existed, and is gone */
     ATTND_ERR_EXISTS = -5,
@@ -93,7 +93,9 @@ struct attnd_options {
 
 /* attnd_open(options, a): take the pool's memory, test the kernels against the reference, compile them for a GPU. The caller ends
  * it with attnd_close(), which finishes what is submitted and waits for threads that are in a call; none may begin one then. NULL is
- * fine. */
+ * fine. Returns ATTND_ERR_INVALID for a configuration that is wrong, ATTND_ERR_UNSUPPORTED for a backend that cannot be had here (no
+ * driver, no GPU, no NVRTC, built without CUDA), ATTND_ERR_NO_MEMORY, or ATTND_ERR_INTERNAL where the kernels disagree with the
+ * reference; then there is nothing to close. */
 ATTND_API int attnd_open(const struct attnd_options *options, struct attnd **a);
 ATTND_API void attnd_close(struct attnd *a);
 

@@ -561,8 +561,10 @@ static int open_engine(struct attnd *a)
         .config = &a->config, .spare_requests = SPARE_REQUESTS, .notify = notify, .cookie = a};
     pthread_condattr_t monotonic;
     int rc = engine_create(&options, &a->engine, error);
+    if (rc == ATTND_NOT_FOUND) /* no driver, no GPU, no compiler, or not in this build */
+        return handle_fail(ATTND_ERR_UNSUPPORTED, "%s", error);
     if (rc != 0)
-        return handle_fail(rc == ATTND_INVALID ? ATTND_ERR_INVALID : ATTND_ERR_NO_MEMORY, "%s", error);
+        return handle_fail(code_of(rc), "%s", error);
     engine_keep_all(a->engine, true);
     a->call_count = a->config.limits.calls;
     a->calls = calloc(a->call_count, sizeof *a->calls);

@@ -627,6 +627,11 @@ START_TEST(opening_says_what_is_wrong)
     const char *const settings[] = {"backend.name=cpu", "pool.blocks=0"};
     o = (struct attnd_options){.size = sizeof o, .settings = settings, .setting_count = 2};
     ck_fails(attnd_open(&o, &opened), ATTND_ERR_INVALID, "pool.blocks");
+    if (strstr(attnd_backends(), "not usable here")) {
+        const char *const cuda[] = {"backend.name=cuda"};
+        o = (struct attnd_options){.size = sizeof o, .settings = cuda, .setting_count = 1};
+        ck_fails(attnd_open(&o, &opened), ATTND_ERR_UNSUPPORTED, "CUDA");
+    }
     ck_fails(attnd_open(NULL, &opened), ATTND_ERR_INVALID, "options: is NULL");
     ck_assert_int_eq(attnd_stats(NULL, &(struct attnd_stats){.size = sizeof(struct attnd_stats)}),
                      ATTND_ERR_INVALID);
