@@ -472,14 +472,20 @@ static int apply_defaults(struct config *c, char error[CONFIG_ERROR_BYTES])
     return 0;
 }
 
-/* The error of a path that is no key, found at `place`, with the key that it is near to. */
+/* The error of a path that is no key, found at `place`, with the key that it is near to, or that has it behind a section.
+ * ATTND_NOT_FOUND: config_load() says where keys are listed. */
 static int no_key(const char *place, const char *path, char error[CONFIG_ERROR_BYTES])
 {
     const char *near = NULL;
     for (size_t i = 0; i < KEY_COUNT; i++)
         near = nearest_of(path, near, keys[i].path);
-    return fail(error, "%.300s: %s: no such key%s%s%s (attnd --help lists them)", place, path,
-                near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    for (size_t i = 0; !near && i < KEY_COUNT; i++) {
+        const char *dot = strrchr(keys[i].path, '.');
+        near = dot && strcmp(dot + 1, path) == 0 ? keys[i].path : NULL;
+    }
+    (void)fail(error, "%.300s: %s: no such key%s%s%s", place, path, near ? "; did you mean " : "",
+               near ? near : "", near ? "?" : "");
+    return ATTND_NOT_FOUND;
 }
 
 /* Refuse a section that is none, empty or not: sections are what paths of keys have ahead of their dots. */
@@ -495,8 +501,9 @@ static int check_section(const char *place, const char *name, char error[CONFIG_
                 strcpy(near, section);
         }
     }
-    return fail(error, "%.300s: %.100s: no such section%s%s%s (attnd --help lists the keys)", place, name,
-                *near ? "; did you mean " : "", near, *near ? "?" : "");
+    (void)fail(error, "%.300s: %.100s: no such section%s%s%s", place, name, *near ? "; did you mean " : "",
+               near, *near ? "?" : "");
+    return ATTND_NOT_FOUND;
 }
 
 /* Every member of `tree`, whose path so far is `prefix`: a section is entered, a key assigned. */
@@ -852,9 +859,13 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = check_journal(config, error);
     if (rc == 0)
         rc = check_events(config, error);
+    if (rc == ATTND_NOT_FOUND && inputs->has_help) {
+        size_t n = strlen(error);
+        snprintf(error + n, CONFIG_ERROR_BYTES - n, " (attnd --help lists the keys)");
+    }
     if (rc != 0)
         config_deinit(config);
-    return rc;
+    return rc == 0 ? 0 : ATTND_INVALID;
 }
 
 void config_deinit(struct config *config)

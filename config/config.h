@@ -153,6 +153,7 @@ struct config_inputs {
     size_t set_count;
     char *const *environment; /* as environ: "NAME=value", NULL-terminated */
     const char *text;         /* instead of a file: what would be in it, or NULL */
+    bool has_help;            /* errors about keys point to attnd --help */
 };
 
 /* Names of the kernels of the vllm layout, by enum attention_kernel, and of enum sharing; NULL-terminated. */

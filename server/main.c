@@ -1203,7 +1203,8 @@ static enum exit_code run(const struct options *options)
     const struct config_inputs inputs = {.file = options->file,
                                          .sets = options->sets,
                                          .set_count = options->set_count,
-                                         .environment = environ};
+                                         .environment = environ,
+                                         .has_help = true};
     struct config config;
     char error[CONFIG_ERROR_BYTES];
     enum exit_code code = EXIT_OK;

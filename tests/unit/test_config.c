@@ -15,8 +15,11 @@ static const char *load(struct config *config, const char *text, const char *var
     static char error[CONFIG_ERROR_BYTES];
     static char path[] = "/tmp/attnd-test-config.jsonc";
     char *environment[] = {variable ? strdup(variable) : NULL, NULL};
-    const struct config_inputs inputs = {
-        .file = text ? path : NULL, .sets = &set, .set_count = set != NULL, .environment = environment};
+    const struct config_inputs inputs = {.file = text ? path : NULL,
+                                         .sets = &set,
+                                         .set_count = set != NULL,
+                                         .environment = environment,
+                                         .has_help = true};
     if (text) {
         FILE *f = fopen(path, "w");
         ck_assert_ptr_nonnull(f);
@@ -40,6 +43,9 @@ START_TEST(a_text_is_what_a_file_would_be)
     inputs.text = "{\n  \"geometry\": {\"layers\": 0}}";
     ck_assert_int_ne(config_load(&c, &inputs, error), 0);
     ck_assert_int_eq(strncmp(error, "configuration:2:26: geometry.layers: ", 37), 0);
+    inputs.text = "{\"layers\": 5}"; /* of a library, which has no --help */
+    ck_assert_int_eq(config_load(&c, &inputs, error), ATTND_INVALID);
+    ck_assert_str_eq(error, "configuration:1:12: layers: no such key; did you mean geometry.layers?");
 }
 END_TEST
 
@@ -69,7 +75,10 @@ static const struct {
 } mistakes[] = {
     {"{\n  \"geometry\": {\"leyers\": 3}\n}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:2:26: geometry.leyers: no such key; did you mean "
-     "geometry.layers? (attnd --help lists them)"},
+     "geometry.layers? (attnd --help lists the keys)"},
+    {"{\"layers\": 3}", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:12: layers: no such key; did you mean geometry.layers? (attnd --help "
+     "lists the keys)"},
     {"{\"geometry\": {\"query_heads\": 6, \"kv_heads\": 4}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:30: geometry.query_heads: 6 is not a multiple of kv_heads (4)"},
     {"{\"geometry\": {\"layout\": \"vllm\", \"sinks\": 1}}", NULL, NULL,
@@ -80,12 +89,12 @@ static const struct {
      "/tmp/attnd-test-config.jsonc:1:1: member \"listen\" occurs twice"},
     {"{\"listen\" \"a\"}", NULL, NULL, "/tmp/attnd-test-config.jsonc:1:11: ':' was expected here"},
     {NULL, "ATTND_LIMITS__NOPE=1", NULL,
-     "environment ATTND_LIMITS__NOPE: limits.nope: no such key (attnd --help lists them)"},
+     "environment ATTND_LIMITS__NOPE: limits.nope: no such key (attnd --help lists the keys)"},
     {NULL, "ATTND_POOL__BLOKS=1", NULL,
      "environment ATTND_POOL__BLOKS: pool.bloks: no such key; did you mean pool.blocks? (attnd --help lists "
-     "them)"},
+     "the keys)"},
     {NULL, NULL, "pool.block=64",
-     "--set pool.block=64: pool.block: no such key; did you mean pool.blocks? (attnd --help lists them)"},
+     "--set pool.block=64: pool.block: no such key; did you mean pool.blocks? (attnd --help lists the keys)"},
     {NULL, NULL, "listen=8503",
      "--set listen=8503: listen: wants an address of at most 127 bytes, HOST:PORT, [HOST]:PORT, unix:PATH or "
      "fd:N, "
@@ -127,7 +136,7 @@ static const struct {
      "any free one"},
     {"{\"events\": {\"zmq\": {\"endpoynt\": 1}}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:33: events.zmq.endpoynt: no such key; did you mean events.zmq.endpoint? "
-     "(attnd --help lists them)"},
+     "(attnd --help lists the keys)"},
     {"{\"events\": {\"smq\": {}}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:20: events.smq: no such section; did you mean events.zmq? (attnd --help "
      "lists the keys)"},
