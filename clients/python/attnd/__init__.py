@@ -12,6 +12,7 @@
 from .client import Client, Report
 from .engine import Description, Engine, Lease, SequenceId, SequenceInfo, Stats, Ticket, backends, log, version
 from .errors import (
+    AuthError,
     BusyError,
     ConflictError,
     DeadlineError,
@@ -32,3 +33,9 @@ from .tensors import bf16
 
 __all__ = [name for name in dir() if not name.startswith('_')
            and name not in ('client', 'engine', 'errors', 'gpu', 'regions', 'registered', 'tensors')]
+
+
+def __getattr__(name):
+    if name == '__version__':
+        return version().split()[1]  # "attnd 0.1.0 (commit)"
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

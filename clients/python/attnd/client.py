@@ -26,6 +26,7 @@ from .tensors import TYPE_NAMES, Argument, bf16, empty_like, rows_of
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
 _BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
 _PAGE = 1000
+_ADDRESSES = 'http://HOST:PORT, https://HOST:PORT (a proxy) or unix:PATH'
 _GPU_REGION_BYTES = 64 << 20
 _JSON = 'application/json'
 _TENSORS = 'application/x-safetensors'
@@ -153,7 +154,7 @@ class Report(dict):
 
 
 class Client:
-    """A daemon, at a URL or a unix socket ("unix:/run/attnd.sock"), with the methods of Engine.
+    """A daemon, at a URL (http://, or https:// of a proxy) or a unix socket ("unix:/run/attnd.sock"), with the methods of Engine.
 
     key: an API key. timeout: seconds that an answer may take to begin, and go on. Threads may share a client: each has a connection.
     One that the daemon has closed meanwhile is opened again.
@@ -166,13 +167,13 @@ class Client:
     def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20,
                  gpu_region_bytes=None):
         if not isinstance(address, str):
-            raise _invalid(f'address: wants http://HOST:PORT or unix:PATH, has {address!r:.60}')
+            raise _invalid(f'address: wants {_ADDRESSES}, has {address!r:.60}')
         self._address = address
         self._unix = address[5:] if address.startswith('unix:') else None
         if self._unix is None:
             url = urllib.parse.urlsplit(address)
             if url.scheme not in ('http', 'https') or not url.hostname or url.path not in ('', '/'):
-                raise _invalid(f'{address}: wants http://HOST:PORT or unix:PATH')
+                raise _invalid(f'{address}: wants {_ADDRESSES}')
             self._secure, self._host, self._port = url.scheme == 'https', url.hostname, url.port
         self._headers = {'Authorization': f'Bearer {key}'} if key else {}
         self._timeout = timeout

@@ -26,6 +26,10 @@ class UnsupportedError(Error, NotImplementedError):
     """This build, or this configuration, does not have it."""
 
 
+class AuthError(Error, PermissionError):
+    """The daemon wants a key, or another one: with this one it is not allowed."""
+
+
 class NotFoundError(Error, KeyError):
     """There is no such sequence, lease or ticket, or it is gone."""
 
@@ -78,6 +82,8 @@ _CLASSES = {
     'malformed': InvalidError,
     'unwritten': InvalidError,
     'unsupported': UnsupportedError,
+    'unauthorized': AuthError,
+    'forbidden': AuthError,
     'not_found': NotFoundError,
     'gone': NotFoundError,
     'moved': NotFoundError,
@@ -104,8 +110,9 @@ _CLASSES = {
     'forked': ForkedError,
     'internal': InternalError,
 }
+_OF_PROXIES = {401: AuthError, 403: AuthError}  # whose answers have no code
 
 
 def error_of(problem):
     """The exception for a problem document."""
-    return _CLASSES.get(problem.get('code'), Error)(problem)
+    return (_CLASSES.get(problem.get('code')) or _OF_PROXIES.get(problem.get('status'), Error))(problem)

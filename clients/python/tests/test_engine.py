@@ -428,8 +428,8 @@ class SequencesOfADaemon(Sequences):
             self.assertEqual(len(client.blocks(id)), 1010)
 
     def test_addresses_and_keys(self):
-        for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path'):
-            with self.assertRaisesRegex(attnd.InvalidError, 'wants http'):
+        for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path', 8400):
+            with self.assertRaisesRegex(attnd.InvalidError, r'wants http://HOST:PORT, https://HOST:PORT \(a proxy\) or unix:PATH'):
                 attnd.Client(address)
         for address in (f'unix:{self.daemon.folder.name}/nobody', 'http://127.0.0.1:1', 'https://127.0.0.1:1'):
             with self.assertRaisesRegex(attnd.UnreachableError, f'{address}: .*; is attnd running') as caught:
@@ -439,6 +439,27 @@ class SequencesOfADaemon(Sequences):
             attnd.Client(self.daemon.address, registered=f'unix:{self.daemon.folder.name}/nobody')
         with attnd.Client(self.daemon.address, key='nobody knows it') as client:
             client.create()  # there is no keys file
+
+    def test_keys_that_are_not_enough(self):
+        ctl = os.path.join(os.path.dirname(os.environ['ATTND']), 'attnctl')
+        with tempfile.TemporaryDirectory() as folder:
+            made = json.loads(subprocess.run([ctl, '--json', 'key', 'new', 'eve', 'read'], capture_output=True, check=True).stdout)
+            keys = os.path.join(folder, 'keys')
+            with open(os.open(keys, os.O_CREAT | os.O_WRONLY, 0o600), 'w') as f:
+                json.dump({'keys': [made['entry']]}, f)
+            daemon = Daemon({**self.config, 'keys': {'file': keys}})
+            try:
+                for key, said in ((None, 'needs a key'), ('attnd_none', 'no such key')):
+                    with self.assertRaisesRegex(attnd.AuthError, said) as caught:
+                        attnd.Client(daemon.address, key=key)
+                    self.assertEqual(caught.exception.problem['status'], 401)
+                with attnd.Client(daemon.address, key=made['key']) as client:
+                    with self.assertRaisesRegex(attnd.AuthError, 'lacks the scope infer') as caught:
+                        client.create()
+                    self.assertEqual(caught.exception.code, 'forbidden')
+                    self.assertIsInstance(caught.exception, PermissionError)
+            finally:
+                daemon.end()
 
 
 @unittest.skipUnless('ATTND' in os.environ, 'ATTND names no daemon')
@@ -668,6 +689,19 @@ class Module(unittest.TestCase):
             attnd.Engine({'pool': {'blocks': object()}})
         with self.assertRaisesRegex(attnd.InvalidError, 'settings: wants a list'):
             attnd.Engine(settings='pool.blocks=3')
+        with self.assertRaisesRegex(attnd.InvalidError, r'layers: no such key; did you mean geometry\.layers\?$'):
+            attnd.Engine(GEOMETRY)
+
+    @unittest.skipUnless('not usable here' in attnd.backends()['cuda'], 'there is CUDA here')
+    def test_a_backend_that_is_not_here(self):
+        with self.assertRaisesRegex(attnd.UnsupportedError, 'CUDA'):
+            attnd.Engine(F32, settings=['backend.name=cuda'])
+
+    def test_version(self):
+        self.assertRegex(attnd.__version__, r'^\d+\.\d+\.\d+$')
+        self.assertIn(attnd.__version__, attnd.version())
+        with self.assertRaisesRegex(AttributeError, 'nothing'):
+            attnd.nothing
 
 
 if __name__ == '__main__':
