@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tour.c - six steps through paging: create, append, fork, write, share, preempt. Each is a call of the API, shown as a line for
+/* tour.c - six steps through paging: create, append, fork, write, share, fill. Each is a call of the API, shown as a line for
  * a shell, with the block tables before and after it.
  *
  *     after     1  [0 4/4 x2] [1 2/4]        block 0, 4 of its 4 tokens, held by two sequences; block 1 ...
@@ -331,18 +331,18 @@ static bool is_alone(struct tour *t, double *is_free, double *host)
     return alone;
 }
 
-static void preempt(struct tour *t)
+static void fill(struct tour *t)
 {
     char body[64];
     double is_free, host;
     if (!is_alone(t, &is_free, &host)) {
-        begin(t, "6 of 6: preempt",
+        begin(t, "6 of 6: fill",
               "Left out: it takes all free blocks for a moment, and there are other sequences or\n"
               "leases in this daemon (attnctl seq, attnctl lease), or too many blocks for one.\n"
               "attnctl tour --own starts one for itself.");
         return;
     }
-    begin(t, "6 of 6: preempt",
+    begin(t, "6 of 6: fill",
           "When no block is free, somebody has to give way. A lease takes all free blocks; then\n"
           "the first sequence grows by a block. %s",
           host > 0 ? "An idle sequence is swapped to host memory, and\ncomes back when it is used."
@@ -388,7 +388,7 @@ static void clean_up(struct tour *t)
 
 static int walk(struct tour *t)
 {
-    void (*const steps[])(struct tour *) = {create, append, fork_it, write_it, share, preempt};
+    void (*const steps[])(struct tour *) = {create, append, fork_it, write_it, share, fill};
     enum { STEPS = sizeof steps / sizeof steps[0] };
     int code = model_fetch(&t->c, &t->model);
     if (code != EXIT_OK)
@@ -454,5 +454,5 @@ const struct command_info tour_info = {
     .verbs = verbs,
     .text_only = true,
     .options = options,
-    .more = "create, append, fork, write, share, preempt. The calls are lines for a shell; jq\n"
+    .more = "create, append, fork, write, share, fill. The calls are lines for a shell; jq\n"
             "makes their numbers. [3 2/4 x2]: block 3, 2 of its 4 tokens filled, held by two."};

@@ -38,7 +38,7 @@ struct step_log_entry {
     uint32_t rows_clients;        /* queries */
     uint32_t rows_workloads;      /* likewise, once for all layers */
     uint32_t sequences;           /* that take part */
-    uint32_t appends;             /* tokens; those of workloads once for all layers */
+    uint32_t appends;             /* tokens; a client's at each layer, a workload's once for all layers */
     uint32_t copies;              /* of blocks, on write */
     uint32_t swaps_out, swaps_in; /* blocks */
     uint64_t kv_bytes;            /* of K and V that its plans read */

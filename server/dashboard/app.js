@@ -10,7 +10,7 @@
 import {Api, Problem} from './api.js';
 import {BlockMap} from './map.js';
 import {$, fill, h, setText, swatch, update} from './dom.js';
-import {BlockStore, OTHER, PALETTES, STATES, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, secondsText} from './pure.js';
+import {BlockStore, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, secondsText} from './pure.js';
 import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
@@ -330,7 +330,7 @@ class App {
     this.tables.push({epoch: stats.epoch, items: stats.sequences.items, count: stats.sequences.count});
     if (this.tables.length > TABLES_KEPT) this.tables.shift();
     this.drawFigures();
-    for (const name of ['sequences', 'tree', 'checks']) if (this.tab === name) this.views[name].draw();
+    for (const name of ['sequences', 'tree', 'checks', 'tour']) if (this.tab === name) this.views[name].draw();
   }
 
   // tablesShown(): the sequences at the epoch that is shown, as far as this page has seen them.
@@ -383,7 +383,7 @@ class App {
   drawLegend() {
     const theme = this.map.theme, counts = this.shown.counts, mode = this.map.mode;
     const items = mode === 'state' || mode === 'owner'
-      ? STATES.map((state, code) => ({key: state, colour: hexToRgb(PALETTES[theme].states[code]), label: state, count: counts[code]}))
+      ? STATES.map((state, code) => ({key: state, colour: hexToRgb(PALETTES[theme].states[code]), label: STATE_LABELS[state], count: counts[code]}))
         .filter((item) => mode === 'state' || !['held', 'shared'].includes(item.key))
       : [{key: 'none', colour: hexToRgb(PALETTES[theme].none), label: 'free'}].filter(() => mode !== 'age')
         .concat(legendOf(mode, theme, this.shown.blockSize).map(([colour, label]) => ({key: label, colour, label})));

@@ -83,7 +83,7 @@ export class WorkloadView {
 
 // ---- the tour ---------------------------------------------------------------------------------------------
 
-const NAMES = ['create', 'append', 'fork', 'write', 'share', 'evict'];
+const NAMES = ['create', 'append', 'fork', 'write', 'share', 'fill'];
 const LEASES_MAX = 64;
 
 export class TourView {
@@ -93,6 +93,7 @@ export class TourView {
     this.lines = [];     // what the last step asked, for a shell
     this.sequences = []; // that it has made,
     this.leases = [];    // likewise
+    this.why = null;     // why the last step is left out
   }
 
   requests() {
@@ -111,7 +112,7 @@ export class TourView {
   }
 
   async next() {
-    if (this.at === NAMES.length - 1) { await this.end(); return; }
+    if (this.isLast) { await this.end(); return; }
     const step = this.at + 1;
     this.lines = [];
     try {
@@ -126,13 +127,24 @@ export class TourView {
     this.drawSteps();
   }
 
+  // Nothing is to come: the last step was done, or is left out.
+  get isLast() {
+    return this.at === NAMES.length - 1 || this.why !== null;
+  }
+
+  draw() {
+    if (this.app.tab === 'tour' && this.app.stats) this.drawSteps();
+  }
+
   drawSteps() {
+    this.why = this.at === NAMES.length - 2 && this.app.stats ? this.leftOut(this.app.stats) : null;
+    this.app.say(this.why && `The last step is left out: ${this.why}`, $('tour-left-out'));
     [...$('tour-steps').children].forEach((e, i) => {
       e.className = i < this.at ? 'done' : '';
       if (i === this.at) e.setAttribute('aria-current', 'step');
       else e.removeAttribute('aria-current');
     });
-    setText($('tour-next'), this.at < 0 ? 'Begin' : this.at === NAMES.length - 1 ? 'Done' : `Next: ${NAMES[this.at + 1]}`);
+    setText($('tour-next'), this.at < 0 ? 'Begin' : this.isLast ? 'Done' : `Next: ${NAMES[this.at + 1]}`);
     $('tour-end').hidden = this.at < 0 && !this.sequences.length;
     $('view-tour').dataset.step = NAMES[this.at] ?? '';
   }
@@ -179,7 +191,7 @@ export class TourView {
     const size = this.app.info.geometry.block_size, {blocks, length} = await this.write(this.first, size + this.half);
     this.table0 = blocks;
     return {title: `${length} tokens took ${plural(blocks.length, 'block')}: ${list(blocks)}`, blocks,
-      text: [`A block has room for ${size} tokens. Block ${blocks[0]} is full; block ${blocks[1]} has ${length - size} tokens, and the bar in its cell says so. Both have one reference, so they are "held".`,
+      text: [`A block has room for ${size} tokens. Block ${blocks[0]} is full; block ${blocks[1]} has ${length - size} tokens, and the bar in its cell says so. Both have one reference, so they are "held by one".`,
         'Blocks need not lie beside each other: the table says which ones they are, in token order.']};
   }
 
@@ -210,20 +222,31 @@ export class TourView {
         'When nobody holds them any more they are not free but "cached", and stay until their room is needed.']};
   }
 
-  // Take what is free, so that what is cached has to go. On a daemon with host memory idle sequences are swapped out, too. It is left out
-  // where there is somebody else, as attnctl tour does: their calls would wait, and their sequences be swapped.
-  async evict() {
-    const {sequences, leases} = await this.app.api.json('/stats', {query: {limit: 1}}), others = sequences.count - this.sequences.length, held = leases - this.leases.length;
-    if (others > 0 || held > 0) {
-      const who = [others > 0 ? plural(others, 'other sequence') : '', held > 0 ? plural(held, 'lease') : ''].filter(Boolean).join(' and ');
-      throw new Error(`It takes all free blocks for a moment, and there ${others + held > 1 ? 'are' : 'is'} ${who} in this daemon. Delete them first, or end the tour here.`);
+  // leftOut(stats): why the pool cannot be filled; null: it can. Beside somebody else it is not, as attnctl tour has it: their calls would
+  // wait, and their sequences be swapped.
+  leftOut({pool, sequences, leases}) {
+    const others = Math.max(0, sequences.count - this.sequences.length), held = Math.max(0, leases - this.leases.length);
+    if (others + held > 0) {
+      const who = [others ? plural(others, 'other sequence') : '', held ? plural(held, 'lease') : ''].filter(Boolean).join(' and ');
+      return `it takes all free blocks for a moment, and there ${others + held > 1 ? 'are' : 'is'} ${who} in this daemon. Delete ${others + held > 1 ? 'them' : 'it'} to see it.`;
     }
+    return (pool.free + pool.cached) / this.leaseBlocks > LEASES_MAX ? `the pool has ${countText(pool.blocks)} blocks, too many to fill for a tour.` : null;
+  }
+
+  // The most blocks of a lease.
+  get leaseBlocks() {
+    return Math.max(1, Math.floor(this.app.info.limits.sequence_tokens / this.app.info.geometry.block_size));
+  }
+
+  // Take what is free, so that what is cached has to go. On a daemon with host memory idle sequences are swapped out, too.
+  async fill() {
+    const why = this.leftOut(await this.app.api.json('/stats', {query: {limit: 1}}));
+    if (why) throw new Error(why);
     for (const id of this.sequences.slice(-2)) await this.ask({path: `/v1/sequences/${id}`, method: 'DELETE'});
     this.sequences.splice(-2);
-    const before = await this.app.api.json('/stats', {query: {limit: 1}}), {pool, counters} = before, size = pool.block_size;
-    const most = Math.max(1, Math.floor(this.app.info.limits.sequence_tokens / size)), swaps = pool.host_free >= this.table0.length + 1;
+    const before = await this.app.api.json('/stats', {query: {limit: 1}}), {pool, counters} = before;
+    const most = this.leaseBlocks, swaps = pool.host_free >= this.table0.length + 1;
     let wanted = pool.free + pool.cached + (swaps ? 1 : 0);
-    if (wanted / most > LEASES_MAX) throw new Error(`The pool has ${countText(pool.blocks)} blocks, too many to fill for a tour.`);
     while (wanted > 0) {
       const blocks = Math.min(most, wanted), lease = await this.ask({path: '/v1/leases', method: 'POST', body: {blocks}});
       this.leases.push(lease.id);

@@ -51,7 +51,7 @@ const PHASES = [['planning', '#b566a4', (s) => s.plan_us], ['upload', '#e8940a',
 const ROWS = [['rows of clients', '#5a9bdc', (s) => s.rows_clients], ['rows of workloads', '#46b18c', (s) => s.rows_workloads]];
 const OTHERS = 'other keys';
 const hslHex = (hue) => '#' + hslToRgb(hue, 0.5, 0.55).map((v) => v.toString(16).padStart(2, '0')).join('');
-const FACTS = [['step', 'step'], ['rows_clients', 'rows of clients'], ['rows_workloads', 'rows of workloads'], ['sequences', 'sequences'], ['appends', 'appended tokens'],
+const FACTS = [['step', 'step'], ['rows_clients', 'rows of clients'], ['rows_workloads', 'rows of workloads'], ['sequences', 'sequences'], ['appends', 'appended tokens, of clients at each layer'],
   ['copies', 'blocks copied'], ['swaps', 'blocks swapped'], ['queue_us', 'queue, µs'], ['plan_us', 'planning, µs'], ['upload_us', 'upload, µs'], ['compute_us', 'compute, µs'],
   ['merge_us', 'merge, µs'], ['idle_us', 'idle before it, µs'], ['ideal_us', 'ideal at the roof, µs'], ['gb_per_s', 'K and V, GB/s'], ['roof_fraction', 'share of the roof']];
 

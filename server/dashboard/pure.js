@@ -73,6 +73,8 @@ export function zerosBody({sequence, tokens, geometry}) {
 // What a cell may show, in the order of its code; UNKNOWN: not read yet.
 export const STATES = ['free', 'held', 'shared', 'cached', 'fenced'];
 export const UNKNOWN = STATES.length;
+// What a legend calls them. In the API, and in /stats, "held" counts the shared ones, too.
+export const STATE_LABELS = {...Object.fromEntries(STATES.map((s) => [s, s])), held: 'held by one'};
 export const OTHER = -1; // the owner of a block of another key
 
 // stateCode('held', 3) = 2: a held block with several references is shown as shared.
