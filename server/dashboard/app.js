@@ -15,7 +15,9 @@ import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
 
-const PAGE_BLOCKS = 1000, LOADERS = 4;
+const PAGE_BLOCKS = 1000;     // the most that /v1/blocks gives at once
+const LOADERS = 6;            // requests at a time: what browsers allow a host
+const PAINT_PAGES = 16;       // that are read between two paints of the map
 const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are
 const POLL_MS = 400, VIEW_MS = 500, ABSENT_MS = 10000;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
@@ -172,17 +174,18 @@ class App {
 
   async loadBlocks(store, {epoch, signal} = {}) {
     const pages = Math.ceil(store.count / PAGE_BLOCKS);
-    let next = 0;
+    let next = 0, read = 0;
     const load = async () => {
       while (next < pages && !signal?.aborted) {
         const cursor = PAGE_BLOCKS * next++;
         const query = {limit: PAGE_BLOCKS, cursor: cursor || undefined, format: 'columns', epoch};
         const page = await this.api.json('/v1/blocks', {query, signal});
+        if (store.counts.at(-1) > 0) store.allDirty = true; // the first time: cheaper than to note each block
         store.readPage(page, seconds());
-        this.map.ask();
+        if (++read % PAINT_PAGES === 0) this.map.ask();
       }
     };
-    await Promise.all(Array.from({length: Math.min(LOADERS, pages)}, load));
+    await Promise.all(Array.from({length: Math.min(LOADERS, pages)}, load)).finally(() => this.map.ask());
     $('map').dataset.loaded = 'yes';
   }
 
