@@ -9,7 +9,8 @@
 
 static const struct command_info *const commands[] = {
     /* look */
-    &top_info, &tour_info, &status_stats_info, &blocks_info, &events_info, &prefixes_info, &status_audit_info,
+    &top_info, &tour_info, &status_stats_info, &blocks_info, &waiting_info, &events_info, &prefixes_info,
+    &status_audit_info,
     /* drive */
     &run_info, &workloads_info, &sweep_info, &compare_info, &sequences_info, &attention_append_info,
     &attention_attend_info, &batch_info, &leases_info, &kv_file_export_info, &kv_file_import_info, &move_info,

@@ -15,6 +15,8 @@ extern const struct command_info run_info;
 extern const struct command_info sweep_info;
 /* compare.c */
 extern const struct command_info compare_info;
+/* waiting.c */
+extern const struct command_info waiting_info;
 /* workloads.c */
 extern const struct command_info workloads_info;
 /* status.c */

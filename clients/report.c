@@ -62,10 +62,22 @@ static void row_of_verify(const cJSON *r)
         command_row("verified", "not verified (%s)", answer_text(r, "state"));
 }
 
+/* "finished in", "running for", "cancelled after". */
+static const char *state_for(const char *state)
+{
+    bool goes_on = strcmp(state, "running") == 0 || strcmp(state, "verifying") == 0;
+    return goes_on ? "for" : strcmp(state, "finished") == 0 ? "in" : "after";
+}
+
 void report_show(const cJSON *r)
 {
-    printf("workload %.0f %s in %.2f s", answer_number(r, "id"), answer_text(r, "state"),
-           answer_number(r, "wall_s"));
+    const char *state = answer_text(r, "state");
+    double id = answer_number(r, "id"), wall_s = answer_number(r, "wall_s");
+    if (strcmp(state, "running") == 0 && answer_number(r, "steps") == 0) {
+        printf("workload %.0f had not begun after %.2f s\n", id, wall_s);
+        return;
+    }
+    printf("workload %.0f %s %s %.2f s", id, state, state_for(state), wall_s);
     if (*answer_text(r, "reason"))
         printf(" (%s)", answer_text(r, "reason"));
     putchar('\n');

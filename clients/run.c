@@ -7,6 +7,7 @@
 #include "clients/commands.h"
 #include "clients/report.h"
 #include "clients/terminal.h"
+#include "clients/waiting.h"
 #include "config/clock.h"
 #include "config/json.h"
 
@@ -33,6 +34,7 @@ struct progress {
     bool json, terminal;
     double shown_s;
     cJSON *last; /* the latest report */
+    struct waiting_watch waiting;
 };
 
 static void on_report(const char *line, size_t bytes, void *cookie)
@@ -45,6 +47,8 @@ static void on_report(const char *line, size_t bytes, void *cookie)
     cJSON_Delete(p->last);
     p->last = report;
     double now = clock_s();
+    if (waiting_look(&p->waiting, report))
+        return;
     if (p->json || (!p->terminal && now - p->shown_s < PLAIN_PROGRESS_S))
         return;
     report_line(report, text, sizeof text);
@@ -285,9 +289,28 @@ static void show_result(const struct progress *p)
     free(line);
 }
 
+/* A report is up to a quarter of a second old: when it says that nothing was done, ask again. */
+static void ask_whether_begun(const struct command *c, struct progress *p)
+{
+    char path[COMMAND_PATH_BYTES];
+    if (!p->last || answer_number(p->last, "steps") > 0)
+        return;
+    snprintf(path, sizeof path, "/v1/workloads/%.0f", answer_number(p->last, "id"));
+    struct http_reply reply =
+        http_client_send(c->client, &(struct http_request){.method = "GET", .path = path});
+    cJSON *now = reply.status == 200 ? cJSON_Parse(reply.text) : NULL;
+    if (now && answer_number(now, "steps") > 0) {
+        cJSON_Delete(p->last);
+        p->last = now;
+    } else {
+        cJSON_Delete(now);
+    }
+}
+
 static int run(const struct command *c)
 {
-    struct progress progress = {.json = c->json, .terminal = isatty(STDERR_FILENO), .shown_s = clock_s()};
+    struct progress progress = {
+        .json = c->json, .terminal = isatty(STDERR_FILENO), .shown_s = clock_s(), .waiting = {.command = c}};
     char path[COMMAND_PATH_BYTES] = "/v1/workloads", *body = NULL;
     struct http_request request = {.method = "POST",
                                    .path = path,
@@ -300,6 +323,7 @@ static int run(const struct command *c)
     terminal_watch_signals();
     struct http_reply reply = http_client_send(c->client, &request);
     free(body);
+    waiting_end(&progress.waiting);
     if (progress.terminal && progress.last && !c->json)
         fputs("\r\033[K", stderr);
     bool ended = progress.last && strcmp(answer_text(progress.last, "state"), "finished") == 0;
@@ -308,7 +332,10 @@ static int run(const struct command *c)
         ended && (!cJSON_IsObject(verify) || cJSON_IsTrue(answer_at(verify, "ok"))) ? EXIT_OK : EXIT_FAILED;
     if (terminal_interrupted()) {
         fputs("attnctl: interrupted; the daemon cancels the workload. So far:\n", stderr);
+        ask_whether_begun(c, &progress);
         show_result(&progress);
+        if (progress.waiting.why[0] && !c->json)
+            command_row("waited for", "%s", progress.waiting.why);
         code = EXIT_INTERRUPTED;
     } else if (reply.status < 200 || reply.status > 299) {
         code = command_explain(&reply);
@@ -346,6 +373,7 @@ const struct command_info run_info = {
     .text = "run a workload and report",
     .verbs = verbs,
     .options = options,
-    .more = "Ctrl-C cancels it and prints the summary so far. Exit code 1: not finished or\n"
-            "not verified. docs/WORKLOADS.md says what a file can ask for and what the\n"
-            "report says."};
+    .more = "Ctrl-C cancels it and prints the summary so far. When nothing has happened for\n"
+            "a second, it says what the workload waits for, as `attnctl waiting` does. Exit\n"
+            "code 1: not finished or not verified. docs/WORKLOADS.md says what a file can\n"
+            "ask for and what the report says."};

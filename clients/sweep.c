@@ -22,6 +22,7 @@
 #include "clients/plot.h"
 #include "clients/tensors.h"
 #include "clients/terminal.h"
+#include "clients/waiting.h"
 
 #include <errno.h>
 #include <math.h>
@@ -157,13 +158,20 @@ static char *workload_of(const struct sweep *s, const struct point *p)
     return text;
 }
 
-static void keep_last(const char *line, size_t bytes, void *cookie)
+struct followed {
+    cJSON *last; /* the latest report */
+    struct waiting_watch waiting;
+};
+
+static void on_report(const char *line, size_t bytes, void *cookie)
 {
-    cJSON **last = cookie, *report = cJSON_ParseWithLength(line, bytes);
-    if (report) {
-        cJSON_Delete(*last);
-        *last = report;
-    }
+    struct followed *f = cookie;
+    cJSON *report = cJSON_ParseWithLength(line, bytes);
+    if (!report)
+        return;
+    cJSON_Delete(f->last);
+    f->last = report;
+    waiting_look(&f->waiting, report);
 }
 
 /* Note what a report says, if it is the best so far. */
@@ -193,22 +201,23 @@ static void note_report(struct sweep *s, struct point *p, const cJSON *report)
 
 static enum exit_code run_once(struct sweep *s, struct point *p)
 {
-    cJSON *report = NULL;
+    struct followed followed = {.waiting = {.command = &s->here}};
     char *body = workload_of(s, p);
     const struct http_request request = {.method = "POST",
                                          .path = "/v1/workloads",
                                          .accept = "application/x-ndjson",
                                          .body = body,
-                                         .line = keep_last,
+                                         .line = on_report,
                                          .stopped = terminal_interrupted,
-                                         .cookie = &report};
+                                         .cookie = &followed};
     struct http_reply reply = http_client_send(s->here.client, &request);
     enum exit_code code = terminal_interrupted()                      ? EXIT_INTERRUPTED
                           : reply.status >= 200 && reply.status < 300 ? EXIT_OK
                                                                       : command_explain(&reply);
+    waiting_end(&followed.waiting);
     if (code == EXIT_OK)
-        note_report(s, p, report);
-    cJSON_Delete(report);
+        note_report(s, p, followed.last);
+    cJSON_Delete(followed.last);
     free(body);
     return code;
 }

@@ -12,6 +12,7 @@
 #include "clients/commands.h"
 #include "clients/screen.h"
 #include "clients/terminal.h"
+#include "clients/waiting.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -145,26 +146,10 @@ static void strip(struct top *t)
     cJSON_Delete(answer);
 }
 
-/* "attend" is followed by " 7 8" or " workload 4", "workload" by " 4". */
-static void who_waits(const cJSON *item, char *text, size_t room)
-{
-    const cJSON *id;
-    size_t n = 0;
-    text[0] = '\0';
-    if (answer_number(item, "workload") > 0)
-        n += (size_t)snprintf(text, room, "%s %.0f",
-                              strcmp(answer_text(item, "kind"), "workload") == 0 ? "" : " workload",
-                              answer_number(item, "workload"));
-    cJSON_ArrayForEach (id, answer_at(item, "sequences")) {
-        if (n + 32 < room)
-            n += (size_t)snprintf(text + n, room - n, " %.0f", id->valuedouble);
-    }
-}
-
 /* What waits, and why: the scheduler's own words. */
 static void waiting(struct top *t, const cJSON *stats)
 {
-    char kind[TEXT_BYTES], who[TEXT_BYTES], why[TEXT_BYTES];
+    char who[WAITING_WHO], why[WAITING_WHY];
     const cJSON *item;
     cJSON *answer;
     int left = WAITING_MOST;
@@ -181,11 +166,10 @@ static void waiting(struct top *t, const cJSON *stats)
     cJSON_ArrayForEach (item, answer_at(answer, "items")) {
         if (left-- == 0)
             break;
-        who_waits(item, who, sizeof who);
-        screen_line(&t->screen, "  %s%s%s%s  %.1f s  %s", screen_style(&t->screen, SCREEN_YELLOW),
-                    terminal_escape(answer_text(item, "kind"), kind, sizeof kind), who,
-                    screen_style(&t->screen, SCREEN_PLAIN), answer_number(item, "since_s"),
-                    terminal_escape(answer_text(item, "detail"), why, sizeof why));
+        waiting_who(item, who);
+        waiting_why(item, why);
+        screen_line(&t->screen, "  %s%s%s  %.1f s  %s", screen_style(&t->screen, SCREEN_YELLOW), who,
+                    screen_style(&t->screen, SCREEN_PLAIN), answer_number(item, "since_s"), why);
     }
     if (others > 0)
         screen_line(&t->screen, "  and %.0f of others", others);

@@ -24,6 +24,22 @@ enum wait_reason {
 #undef XX
 };
 
+/* Which limit WAIT_FOR_SLOTS has met: XX(constant, name) */
+#define WAIT_LIMIT_MAP(XX)                                                                                   \
+    XX(STEP, "")                                                                                             \
+    XX(SEQUENCES, "limits.sequences")                                                                        \
+    XX(STEP_ROWS, "scheduler.step_rows_max")                                                                 \
+    XX(KEY_SEQUENCES, "quotas.sequences of its key")                                                         \
+    XX(KEY_BLOCKS, "quotas.blocks of its key")                                                               \
+    XX(OUTPUTS, "room for rows of outputs")                                                                  \
+    XX(IDS, "")
+
+enum wait_limit {
+#define XX(constant, name) LIMIT_##constant,
+    WAIT_LIMIT_MAP(XX)
+#undef XX
+};
+
 enum wait_behind { BEHIND_NOTHING, BEHIND_SEQUENCE, BEHIND_WORKLOAD };
 
 struct wait_note {
@@ -31,6 +47,8 @@ struct wait_note {
     enum wait_behind behind;
     uint64_t behind_id;
     uint64_t needed, free, reclaimable; /* blocks, of WAIT_FOR_BLOCKS */
+    enum wait_limit limit;              /* of WAIT_FOR_SLOTS, with: */
+    uint64_t most, used;                /* `needed` more are wanted; all 0 for STEP and IDS */
 };
 
 #endif

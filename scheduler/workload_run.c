@@ -404,12 +404,24 @@ static struct reservation_plan plan_of(const struct workload_run *d, const struc
                                      .fork_at = request->fork_at};
 }
 
-/* Whether there are rows for one more sequence, its children, and those that others have yet to make. */
-static bool has_rows_for(const struct workload_run *d, const struct reservation_plan *plan)
+/* Whether `needed` more fit a limit; else *note says that they do not. */
+static bool fits(enum wait_limit limit, uint64_t used, uint64_t needed, uint64_t most, struct wait_note *note)
 {
-    uint64_t rows = d->forks_due + 1 + plan->forks;
-    return block_tables_counts(d->tables).rows + rows <= d->sequences_max &&
-           d->live_count + rows <= d->rows_max;
+    if (used + needed <= most)
+        return true;
+    *note = (struct wait_note){
+        .reason = WAIT_FOR_SLOTS, .limit = limit, .most = most, .used = used, .needed = needed};
+    return false;
+}
+
+/* Whether there are rows for one more sequence, its children, and those that others have yet to make. */
+static bool has_rows_for(const struct workload_run *d, const struct reservation_plan *plan,
+                         struct wait_note *note)
+{
+    uint64_t rows = 1 + (uint64_t)plan->forks;
+    return fits(LIMIT_SEQUENCES, block_tables_counts(d->tables).rows + (uint64_t)d->forks_due, rows,
+                d->sequences_max, note) &&
+           fits(LIMIT_STEP_ROWS, (uint64_t)d->live_count + d->forks_due, rows, d->rows_max, note);
 }
 
 /* Blocks that a sequence may come to have, and its children that are yet to be made, count for the key. */
@@ -426,19 +438,23 @@ static void charge_key(struct workload_run *d, const struct workload *w, uint32_
 
 /* Whether the quotas of the workload's key leave room for a sequence and its children, and there are ids for them. */
 static bool is_within_quotas(const struct workload_run *d, const struct workload *w,
-                             const struct reservation_plan *plan)
+                             const struct reservation_plan *plan, struct wait_note *note)
 {
     const struct tenant_quotas *q = &w->quotas;
     struct tenant_use use = tenants_use(sequences_tenants(d->o.state->sequences), w->key);
+    *note = (struct wait_note){.reason = WAIT_FOR_SLOTS, .limit = LIMIT_IDS};
     return sequences_may_add(d->o.state->sequences) &&
-           (!q->sequences || use.sequences + (uint64_t)plan->forks < q->sequences) &&
-           (!q->blocks || use.blocks + charge_of(d, plan) <= q->blocks);
+           (!q->sequences ||
+            fits(LIMIT_KEY_SEQUENCES, use.sequences, 1 + (uint64_t)plan->forks, q->sequences, note)) &&
+           (!q->blocks || fits(LIMIT_KEY_BLOCKS, use.blocks, charge_of(d, plan), q->blocks, note));
 }
 
 /* Whether a round may have outputs of a sequence and its children more. */
-static bool has_room_for_outputs(const struct workload *w, const struct reservation_plan *plan)
+static bool has_room_for_outputs(const struct workload *w, const struct reservation_plan *plan,
+                                 struct wait_note *note)
 {
-    return !w->kept || w->promised + 1 + plan->forks <= workload_outputs_tokens(w->kept);
+    return !w->kept || fits(LIMIT_OUTPUTS, w->promised, 1 + (uint64_t)plan->forks,
+                            workload_outputs_tokens(w->kept), note);
 }
 
 static void add_running(struct workload_run *d, struct workload *w, uint32_t ordinal, uint32_t row,
@@ -474,12 +490,12 @@ static void add_running(struct workload_run *d, struct workload *w, uint32_t ord
 }
 
 /* Note why the sequence of a workload that is next in line waits, and that no other is looked at now. */
-static bool note_wait(struct workload_run *d, struct workload *w, enum wait_reason reason)
+static bool note_wait(struct workload_run *d, struct workload *w, struct wait_note note)
 {
-    bool goes_on = w->wait_s > 0 && w->wait.reason == reason;
+    bool goes_on = w->wait_s > 0 && w->wait.reason == note.reason;
     w->wait_s = goes_on ? w->wait_s : d->o.state->now_s;
-    w->wait = (struct wait_note){.reason = reason};
-    if (reason == WAIT_FOR_BLOCKS)
+    w->wait = note;
+    if (note.reason == WAIT_FOR_BLOCKS)
         reservation_compared(d->o.state, &w->wait.needed, &w->wait.free);
     for (int i = 0; i < WORKLOADS_MAX; i++) {
         struct workload *other = d->workloads[i];
@@ -498,9 +514,10 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
 {
     uint32_t ordinal = w->waiting[0], row;
     const struct reservation_plan plan = plan_of(d, w, ordinal);
-    w->held_back = !is_within_quotas(d, w, &plan) || !has_room_for_outputs(w, &plan);
+    struct wait_note note;
+    w->held_back = !is_within_quotas(d, w, &plan, &note) || !has_room_for_outputs(w, &plan, &note);
     if (w->held_back) {
-        note_wait(d, w, WAIT_FOR_SLOTS);
+        note_wait(d, w, note);
         return true; /* the others need not wait for it */
     }
     /* one that decodes nothing has its last token appended all the same: a step must end it */
@@ -508,13 +525,14 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
     spell(w, ordinal, 0, known, d->tokens);
     const struct block_tables_hit hit = block_tables_match(d->tables, w->root, d->tokens, known);
     if (is_being_filled(d, w, ordinal, known, hit.hit))
-        return note_wait(d, w, WAIT_FOR_SEQUENCE);
-    if (!has_rows_for(d, &plan))
-        return note_wait(d, w, WAIT_FOR_SLOTS);
+        return note_wait(d, w, (struct wait_note){.reason = WAIT_FOR_SEQUENCE});
+    if (!has_rows_for(d, &plan, &note))
+        return note_wait(d, w, note);
     if (!reservation_may_run(d->o.state, &plan, &hit))
-        return note_wait(d, w, WAIT_FOR_BLOCKS);
-    if (block_tables_add(d->tables, w->root, d->tokens, known, &row) != 0)
-        return note_wait(d, w, WAIT_FOR_SLOTS); /* rows that leave with a step in flight */
+        return note_wait(d, w, (struct wait_note){.reason = WAIT_FOR_BLOCKS});
+    if (block_tables_add(d->tables, w->root, d->tokens, known, &row) !=
+        0) /* rows leave with a step in flight */
+        return note_wait(d, w, (struct wait_note){.reason = WAIT_FOR_SLOTS, .limit = LIMIT_STEP});
     pop_waiting(w);
     w->wait_s = 0;
     if (w->sequences[ordinal].admitted_s < 0)

@@ -275,16 +275,33 @@ static void describe_behind(const struct wait_note *note, char *text, size_t byt
                  (unsigned long long)note->behind_id);
 }
 
+/* Which limit leaves no room for more sequences. */
+static void describe_limit(const struct wait_note *note, char *text, size_t bytes)
+{
+    static const char *const limits[] = {
+#define XX(constant, name) name,
+        WAIT_LIMIT_MAP(XX)
+#undef XX
+    };
+    if (note->limit == LIMIT_STEP)
+        snprintf(text, bytes, "waits for sequences that end with a step in flight");
+    else if (note->limit == LIMIT_IDS)
+        snprintf(text, bytes, "waits for ids of sequences: others end first");
+    else
+        snprintf(text, bytes, "%s is %llu: %llu taken, %llu needed", limits[note->limit],
+                 (unsigned long long)note->most, (unsigned long long)note->used,
+                 (unsigned long long)note->needed);
+}
+
 static void write_detail(struct json_writer *w, const struct wait_view *v)
 {
-    static const char *const details[] = {
-        "its turn has not come",
-        "",
-        "waits for a step in flight, or for room in one",
-        "",
-        "its sequence is being swapped in",
-        "not due yet",
-        "no room for more sequences now: rows, quotas of its key, or outputs that wait"};
+    static const char *const details[] = {"its turn has not come",
+                                          "",
+                                          "waits for a step in flight, or for room in one",
+                                          "",
+                                          "its sequence is being swapped in",
+                                          "not due yet",
+                                          ""};
     char behind[96], text[224];
     const struct wait_note *note = &v->note;
     describe_behind(note, behind, sizeof behind);
@@ -295,6 +312,8 @@ static void write_detail(struct json_writer *w, const struct wait_view *v)
         snprintf(text, sizeof text, "needs %llu blocks; %llu free, %llu can be reclaimed%s",
                  (unsigned long long)note->needed, (unsigned long long)note->free,
                  (unsigned long long)note->reclaimable, behind);
+    else if (note->reason == WAIT_FOR_SLOTS)
+        describe_limit(note, text, sizeof text);
     else if (note->reason == WAIT_FOR_SEQUENCE && note->behind == BEHIND_NOTHING)
         snprintf(text, sizeof text, "another sequence is appending the same beginning, which it will share");
     else

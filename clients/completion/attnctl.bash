@@ -51,7 +51,7 @@ _attnctl_value() {
 
 _attnctl() {
     local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command='' at=1 commands
-    commands='help top tour stats blocks events prefixes audit run workload sweep compare seq append attend batch lease export import move replay diff key parameters trim selftest roof drain'
+    commands='help top tour stats blocks waiting events prefixes audit run workload sweep compare seq append attend batch lease export import move replay diff key parameters trim selftest roof drain'
     _attnctl_value "$before" "$current" && return
     # The command is the first word that is neither an option nor the value of one.
     while [ "$at" -lt "$COMP_CWORD" ]; do

