@@ -22,16 +22,20 @@ static void show_help(void)
 {
     puts("attnctl - drive and look at an attnd daemon\n"
          "\n"
-         "usage: attnctl [--url URL] [--key-file FILE] [--json] COMMAND [OPERAND]...\n");
+         "usage: attnctl [--url URL] [--key-file FILE] [--ca-file FILE] [--json] COMMAND\n"
+         "               [OPERAND]...\n");
     for (size_t i = 0; commands[i]; i++)
         printf("  %-12s %s\n", commands[i]->name, commands[i]->text);
     puts("\n"
          "  attnctl COMMAND --help says what a command takes\n"
          "\n"
-         "  --url URL             http://HOST:PORT or unix:PATH (default: $ATTNCTL_URL,\n"
-         "                        else http://127.0.0.1:8400)\n"
+         "  --url URL             http://HOST:PORT, https://HOST:PORT (of a proxy) or\n"
+         "                        unix:PATH (default: $ATTNCTL_URL, else\n"
+         "                        http://127.0.0.1:8400)\n"
          "  --key-file FILE       holds the key that the daemon wants (default:\n"
          "                        $ATTNCTL_KEY_FILE)\n"
+         "  --ca-file FILE        certificates of the authorities that https is trusted by\n"
+         "                        (default: $ATTNCTL_CA_FILE, else the system's)\n"
          "  --json                print what the daemon answers\n"
          "  -h, --help            this text\n"
          "  -V, --version         version and commit\n"
@@ -44,7 +48,8 @@ int main(int argc, char **argv)
 {
     const char *url = getenv("ATTNCTL_URL");
     struct command c = {.url = url && *url ? url : "http://127.0.0.1:8400",
-                        .key_file = getenv("ATTNCTL_KEY_FILE")};
+                        .key_file = getenv("ATTNCTL_KEY_FILE"),
+                        .ca_file = getenv("ATTNCTL_CA_FILE")};
     char *key = NULL;
     switch (options_read(argc, argv, commands, &c)) {
     case OPTIONS_HELP:
@@ -64,7 +69,7 @@ int main(int argc, char **argv)
     if (!c.info->offline && c.key_file && *c.key_file && !(key = command_read_key(c.key_file)))
         return EXIT_USAGE;
     c.key = key;
-    if (!c.info->offline && !(c.client = http_client_create(c.url, key)))
+    if (!c.info->offline && !(c.client = http_client_create(c.url, key, c.ca_file)))
         return command_usage("out of memory");
     int code = c.verb->run(&c);
     http_client_destroy(c.client);

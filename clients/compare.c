@@ -330,7 +330,7 @@ static enum exit_code compare_url(struct compare *k, const char *url, const char
     struct model first = k->model;
     k->here = *k->c;
     k->here.url = url;
-    k->here.client = http_client_create(url, key);
+    k->here.client = http_client_create(url, key, k->c->ca_file);
     if (!k->here.client)
         return EXIT_FAILED;
     enum exit_code code = model_fetch(&k->here, &k->model);

@@ -23,8 +23,8 @@ static void put_word(FILE *f, const char *word)
     fputc('\'', f);
 }
 
-char *curl_line_write(const char *url, const char *key, const char *method, const char *path,
-                      const char *body, char *out, size_t room)
+char *curl_line_write(const char *url, const char *key, const char *ca_file, const char *method,
+                      const char *path, const char *body, char *out, size_t room)
 {
     char target[1024];
     FILE *f = fmemopen(out, room, "w");
@@ -36,6 +36,11 @@ char *curl_line_write(const char *url, const char *key, const char *method, cons
     if (strncmp(url, "unix:", 5) == 0) {
         fputs("--unix-socket ", f);
         put_word(f, url + 5);
+        fputc(' ', f);
+    }
+    if (ca_file && *ca_file && strncmp(url, "https:", 6) == 0) {
+        fputs("--cacert ", f);
+        put_word(f, ca_file);
         fputc(' ', f);
     }
     if (key)

@@ -7,7 +7,7 @@
 
 /* curl_line_write: curl with this body; NULL: none; "@-": of standard input. What it quotes is for a POSIX shell. A key is named
  * $ATTND_KEY, never written. Returns out. */
-char *curl_line_write(const char *url, const char *key, const char *method, const char *path,
-                      const char *body, char *out, size_t room);
+char *curl_line_write(const char *url, const char *key, const char *ca_file, const char *method,
+                      const char *path, const char *body, char *out, size_t room);
 
 #endif

@@ -14,7 +14,7 @@ enum { CONNECT_S = 5, URL_BYTES = 4096 };
 
 struct http_client {
     CURL *curl;
-    const char *key;
+    const char *key, *ca_file;
     char base[256], socket[256]; /* socket: empty over TCP */
     char error[CURL_ERROR_SIZE];
     const struct http_request *request;
@@ -32,7 +32,7 @@ struct http_group {
     CURLM *multi;
 };
 
-struct http_client *http_client_create(const char *url, const char *key)
+struct http_client *http_client_create(const char *url, const char *key, const char *ca_file)
 {
     struct http_client *c = calloc(1, sizeof *c);
     if (!c || curl_global_init(CURL_GLOBAL_DEFAULT) != 0) {
@@ -40,6 +40,7 @@ struct http_client *http_client_create(const char *url, const char *key)
         return NULL;
     }
     c->key = key;
+    c->ca_file = ca_file && *ca_file ? ca_file : NULL;
     c->curl = curl_easy_init();
     bool is_unix = strncmp(url, "unix:", 5) == 0;
     if (is_unix)
@@ -153,15 +154,32 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
     return (struct http_reply){0, c->text, (size_t)n, c->etag};
 }
 
+/* What may help; "": libcurl's words do. */
+static const char *hint_for(CURLcode rc)
+{
+    switch (rc) {
+    case CURLE_UNSUPPORTED_PROTOCOL:
+        return ": a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH";
+    case CURLE_PEER_FAILED_VERIFICATION:
+        return "; --ca-file names the certificates of authorities of your own";
+    case CURLE_SSL_CONNECT_ERROR:
+        return "; attnd serves http, and a proxy before it https";
+    default:
+        return "";
+    }
+}
+
 /* What could not be reached. libcurl says "localhost port 80" of a unix socket. */
 static struct http_reply not_reached(struct http_client *c, const char *url, CURLcode rc)
 {
-    char what[URL_BYTES];
+    char what[URL_BYTES], why[CURL_ERROR_SIZE + 128];
     long error = 0;
     if (rc == CURLE_ABORTED_BY_CALLBACK)
         return no_reply(c, url, "given up");
-    if (rc != CURLE_COULDNT_CONNECT || !c->socket[0])
-        return no_reply(c, url, c->error[0] ? c->error : curl_easy_strerror(rc));
+    if (rc != CURLE_COULDNT_CONNECT || !c->socket[0]) {
+        snprintf(why, sizeof why, "%s%s", c->error[0] ? c->error : curl_easy_strerror(rc), hint_for(rc));
+        return no_reply(c, url, why);
+    }
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
     snprintf(what, sizeof what, "unix:%s", c->socket);
     return no_reply(c, what, error ? strerror((int)error) : "no daemon answers there");
@@ -197,7 +215,11 @@ static struct curl_slist *prepare(struct http_client *c, FILE *file)
     curl_easy_setopt(c->curl, CURLOPT_URL, url);
     if (c->socket[0])
         curl_easy_setopt(c->curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
-    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http");
+    curl_easy_setopt(c->curl, CURLOPT_PROTOCOLS_STR, "http,https");
+    /* HTTP/2 would put the requests of a group on one connection */
+    curl_easy_setopt(c->curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    if (c->ca_file)
+        curl_easy_setopt(c->curl, CURLOPT_CAINFO, c->ca_file);
     curl_easy_setopt(c->curl, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(c->curl, CURLOPT_ERRORBUFFER, c->error);
     curl_easy_setopt(c->curl, CURLOPT_HTTPHEADER, headers);

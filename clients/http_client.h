@@ -33,9 +33,10 @@ struct http_reply {
     const char *etag; /* likewise; "": none */
 };
 
-/* http_client_create(url, key): "http://HOST:PORT" or "unix:PATH"; the key is sent with every request, NULL: none
- * is. Both stay the caller's. NULL without memory. */
-struct http_client *http_client_create(const char *url, const char *key);
+/* http_client_create(url, key, ca_file): "http://HOST:PORT", "https://HOST:PORT" or "unix:PATH"; the key is sent with every request,
+ * NULL: none is. Of https the certificate and its name are verified, always: by the authorities in ca_file (PEM), NULL or "": those of
+ * the system. All three stay the caller's. NULL without memory. */
+struct http_client *http_client_create(const char *url, const char *key, const char *ca_file);
 void http_client_destroy(struct http_client *client);
 
 struct http_reply http_client_send(struct http_client *client, const struct http_request *request);

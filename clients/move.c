@@ -364,7 +364,7 @@ static int run_move(const struct command *c)
         return command_usage("move wants --to URL, and ids or --all");
     if (key_file && !(key = command_read_key(key_file)))
         return EXIT_USAGE;
-    struct http_client *to = http_client_create(url, key ? key : c->key);
+    struct http_client *to = http_client_create(url, key ? key : c->key, c->ca_file);
     const struct move_options options = {.from = c->client,
                                          .to = to,
                                          .url = as                              ? as

@@ -42,7 +42,7 @@ void options_show_help(const struct command_info *info)
     }
     if (info->more)
         printf("\n%s\n", info->more);
-    printf("\nOptions of every command: --url URL, --key-file FILE,%s --help.\n",
+    printf("\nOptions of every command: --url, --key-file, --ca-file,%s --help.\n",
            info->text_only ? "" : " --json,");
 }
 
@@ -83,9 +83,9 @@ static const char *value_of(struct reader *r, const char *equals)
 /* An option of the command at hand, or of all. */
 static enum options_result read_option(struct reader *r, const char *arg)
 {
-    static const struct command_option all[] = {{"url", "URL", NULL},    {"key-file", "FILE", NULL},
-                                                {"json", NULL, NULL},    {"help", NULL, NULL},
-                                                {"version", NULL, NULL}, {NULL, NULL, NULL}};
+    static const struct command_option all[] = {
+        {"url", "URL", NULL}, {"key-file", "FILE", NULL}, {"ca-file", "FILE", NULL}, {"json", NULL, NULL},
+        {"help", NULL, NULL}, {"version", NULL, NULL},    {NULL, NULL, NULL}};
     struct command *c = r->c;
     const char *equals = strchr(arg, '='), *near = NULL, **to = NULL, *given = NULL;
     char name[NAME_MOST + 1], what[96], option[NAME_MOST + 8];
@@ -109,7 +109,7 @@ static enum options_result read_option(struct reader *r, const char *arg)
         near = nearest_of(name, near, o->name);
         if (arg[1] == '-' && strcmp(o->name, name) == 0) {
             found = o;
-            to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : &given;
+            to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : *name == 'c' ? &c->ca_file : &given;
         }
     }
     if (!found) {

@@ -181,12 +181,13 @@ static int replay(const struct command *c)
     if (key_file && !(key = command_read_key(key_file)))
         return EXIT_USAGE;
     struct replay_options o = {.targets = {{.url = c->url, .key = c->key, .client = c->client}},
+                               .ca_file = c->ca_file,
                                .target_count = 1,
                                .patience_s = (double)patience};
     if (beside) {
         o.target_count = 2;
         o.targets[1] = (struct replay_target){.url = beside, .key = key ? key : c->key};
-        o.targets[1].client = http_client_create(beside, o.targets[1].key);
+        o.targets[1].client = http_client_create(beside, o.targets[1].key, c->ca_file);
     }
     int code = beside && !o.targets[1].client ? command_usage("out of memory") : replay_file(c, &o);
     http_client_destroy(o.targets[1].client);

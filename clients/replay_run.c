@@ -119,7 +119,8 @@ static struct http_client *take_client(struct run *r, unsigned target)
     struct spare *s = &r->spare[target];
     if (s->count)
         return s->list[--s->count];
-    return memory_must(http_client_create(r->o->targets[target].url, r->o->targets[target].key));
+    return memory_must(
+        http_client_create(r->o->targets[target].url, r->o->targets[target].key, r->o->ca_file));
 }
 
 static void give_client(struct run *r, unsigned target, struct http_client *client)

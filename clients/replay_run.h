@@ -15,7 +15,8 @@ struct replay_target {
 struct replay_options {
     struct replay_target targets[REPLAY_TARGETS];
     unsigned target_count;
-    double patience_s; /* for an answer that was recorded before what comes next */
+    const char *ca_file; /* see http_client_create() */
+    double patience_s;   /* for an answer that was recorded before what comes next */
 };
 
 /* replay_run: send what comes behind the first record, and compare, until the end, Ctrl-C, or a daemon does not answer, which is said.

@@ -294,7 +294,7 @@ static enum exit_code sweep_url(struct sweep *s, const char *url, const char *ke
 {
     s->here = *s->c;
     s->here.url = url;
-    s->here.client = http_client_create(url, key);
+    s->here.client = http_client_create(url, key, s->c->ca_file);
     enum exit_code code = s->here.client ? sweep_daemon(s) : EXIT_FAILED;
     http_client_destroy(s->here.client);
     s->here = (struct command){0}; /* the url is the caller's */

@@ -137,7 +137,7 @@ static cJSON *call(struct tour *t, const char *method, const char *path, const c
 {
     char line[LINE_BYTES];
     const struct http_request request = {.method = method, .path = path, .body = body};
-    curl_line_write(t->c.url, t->c.key, method, path, program ? "@-" : body, line, sizeof line);
+    curl_line_write(t->c.url, t->c.key, t->c.ca_file, method, path, program ? "@-" : body, line, sizeof line);
     printf("    %s%s%s%s%s\n", screen_style(&t->screen, SCREEN_BOLD), program ? program : "",
            program ? " | " : "", line, screen_style(&t->screen, SCREEN_PLAIN));
     struct http_reply reply = http_client_send(t->c.client, &request);
@@ -431,7 +431,7 @@ static int run_tour(const struct command *c)
             return EXIT_UNAVAILABLE;
         t.c.url = own_daemon_url(own);
         t.c.key = NULL;
-        t.c.client = http_client_create(t.c.url, NULL);
+        t.c.client = http_client_create(t.c.url, NULL, NULL);
     }
     int code = t.c.client ? walk(&t) : EXIT_FAILED;
     if (own)

@@ -49,7 +49,7 @@ static void ask(struct waiting_watch *w, double workload)
     const cJSON *item;
     cJSON *answer = NULL;
     if (!w->client)
-        w->client = http_client_create(c.url, c.key);
+        w->client = http_client_create(c.url, c.key, c.ca_file);
     w->why[0] = '\0';
     if (!(c.client = w->client))
         return;

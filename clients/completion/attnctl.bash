@@ -39,7 +39,7 @@ _attnctl_value() {
         --shape) COMPREPLY=($(compgen -W "azure-conv azure-code mooncake-conv arxiv-summary" -- "$2")) ;;
         --prefill) COMPREPLY=($(compgen -W "append attend" -- "$2")) ;;
         --sharing) COMPREPLY=($(compgen -W "auto on off" -- "$2")) ;;
-        --key-file | --to-key-file | --beside-key-file | --trace | --check | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
+        --ca-file | --key-file | --to-key-file | --beside-key-file | --trace | --check | --file | --csv | --svg | --attnd | --config) COMPREPLY=($(compgen -f -- "$2")) ;;
         --url | --arrival-cv | --arrival-rate | --as | --at | --batch | --beside | --block-size | --context | \
             --count | --deadline | --decode | --fork-share | --from | --id | --idle-timeout | \
             --interval | --k | --layer | --length-scale | --max-tokens | --patience | --pool | --prefix-share | \
@@ -56,7 +56,7 @@ _attnctl() {
     # The command is the first word that is neither an option nor the value of one.
     while [ "$at" -lt "$COMP_CWORD" ]; do
         case ${COMP_WORDS[at]} in
-            --url | --key-file) at=$((at + 1)) ;;
+            --url | --key-file | --ca-file) at=$((at + 1)) ;;
             -*) ;;
             *)
                 command=${COMP_WORDS[at]}
@@ -66,7 +66,7 @@ _attnctl() {
         at=$((at + 1))
     done
     if [[ $current == -* ]]; then
-        COMPREPLY=($(compgen -W "$(_attnctl_options "$command") --url --key-file --json --help $([ "$command" ] || echo --version)" -- "$current"))
+        COMPREPLY=($(compgen -W "$(_attnctl_options "$command") --url --key-file --ca-file --json --help $([ "$command" ] || echo --version)" -- "$current"))
     elif [ -z "$command" ] || [ "$command" = help ]; then
         COMPREPLY=($(compgen -W "$commands" -- "$current"))
     elif [ "$at" -eq $((COMP_CWORD - 1)) ] && [ "$(_attnctl_words "$command")" ]; then
