@@ -11,9 +11,10 @@
 void sequences_print(const cJSON *s)
 {
     const cJSON *block;
-    printf("%8.0f  %-7s %8.0f tokens  %5d blocks (%.0f shared)", answer_number(s, "id"),
-           answer_text(s, "state"), answer_number(s, "length"), cJSON_GetArraySize(answer_at(s, "blocks")),
-           answer_number(s, "shared_blocks"));
+    printf("%8.0f  %-7s %8.0f tokens  %5d blocks", answer_number(s, "id"), answer_text(s, "state"),
+           answer_number(s, "length"), cJSON_GetArraySize(answer_at(s, "blocks")));
+    if (cJSON_IsNumber(answer_at(s, "shared_blocks"))) /* not every answer counts them */
+        printf(" (%.0f shared)", answer_number(s, "shared_blocks"));
     if (answer_number(s, "parent") > 0)
         printf("  fork of %.0f", answer_number(s, "parent"));
     int left = 8;
@@ -100,10 +101,23 @@ static int delete_one(const struct command *c)
     return command_id_path(c, "sequences", "", path) ? send_and_show(c, "DELETE", path, NULL) : EXIT_USAGE;
 }
 
+/* Show a new sequence with what it shares, which the answer to a fork does not count. */
+static void show_fork(const struct command *c, const cJSON *fork)
+{
+    char path[COMMAND_PATH_BYTES];
+    cJSON *now;
+    snprintf(path, sizeof path, "/v1/sequences/%.0f", answer_number(fork, "id"));
+    command_try(c, path, &now);
+    sequences_print(now ? now : fork);
+    cJSON_Delete(now);
+}
+
 static int fork_one(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES], body[64] = "{}";
+    const cJSON *fork;
     uint64_t count;
+    cJSON *tree;
     if (!command_id_path(c, "sequences", "/fork", path))
         return EXIT_USAGE;
     if (c->argc == 2) {
@@ -111,7 +125,12 @@ static int fork_one(const struct command *c)
             return EXIT_USAGE;
         snprintf(body, sizeof body, "{\"count\":%llu}", (unsigned long long)count);
     }
-    return send_and_show(c, "POST", path, body);
+    int code = command_ask(c, "POST", path, body, &tree);
+    cJSON_ArrayForEach (fork, answer_at(tree, "sequences")) {
+        show_fork(c, fork);
+    }
+    cJSON_Delete(tree);
+    return code;
 }
 
 static int truncate_one(const struct command *c)

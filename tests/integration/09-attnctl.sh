@@ -11,6 +11,9 @@ expect 'a new sequence' 1 "$(ctl --json seq new | jq .id)"
 expect 'two forks of it' 2 "$(ctl seq fork 1 2 | wc -l)"
 expect 'three in the list' 3 "$(ctl seq | wc -l)"
 expect 'one of them' 1 "$(ctl seq show 2 | awk '{ print ($1 == 2) }')"
+ctl append 1 --count 20 >/dev/null
+expect 'a fork says what it shares (bug: "0 shared")' '(2 shared)' "$(ctl seq fork 1 | grep -o '([0-9]* shared)')"
+ctl seq delete 4
 ctl seq delete 2
 expect 'two are left' '2: 2 idle' "$(ctl stats | sed -n 's/^  sequences *\(.*idle\).*/\1/p')"
 ctl seq delete 77
