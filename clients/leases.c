@@ -29,6 +29,7 @@ static int list(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES];
     double next = 0;
+    bool any = false;
     do {
         cJSON *page;
         const cJSON *item;
@@ -37,12 +38,15 @@ static int list(const struct command *c)
         if (!page)
             return code;
         cJSON_ArrayForEach (item, answer_at(page, "items")) {
+            any = true;
             if (!c->json)
                 show_lease(item);
         }
         next = answer_number(page, "next");
         cJSON_Delete(page);
     } while (next > 0);
+    if (!any && !c->json)
+        puts("there is no lease: attnctl lease new BLOCKS takes one");
     return EXIT_OK;
 }
 

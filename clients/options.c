@@ -132,18 +132,82 @@ static bool is_option(const char *arg)
     return arg[0] == '-' && arg[1] != '\0' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
 }
 
+/* Words that other programs have for a verb or a command. */
+static const struct {
+    const char *word, *name;
+} synonyms[] = {{"create", "new"},   {"add", "new"},       {"make", "new"},          {"gen", "new"},
+                {"generate", "new"}, {"ls", "list"},       {"ps", "list"},           {"rm", "delete"},
+                {"del", "delete"},   {"remove", "delete"}, {"rm", "cancel"},         {"delete", "cancel"},
+                {"stop", "cancel"},  {"kill", "cancel"},   {"get", "show"},          {"cut", "truncate"},
+                {"status", "stats"}, {"info", "stats"},    {"sequence", "seq"},      {"sequences", "seq"},
+                {"leases", "lease"}, {"keys", "key"},      {"workloads", "workload"}};
+enum { SYNONYMS = sizeof synonyms / sizeof synonyms[0] };
+
+static const struct command_info *command_named(const struct command_info *const *commands, const char *name)
+{
+    for (; *commands; commands++) {
+        if (strcmp((*commands)->name, name) == 0)
+            return *commands;
+    }
+    return NULL;
+}
+
+static const struct command_verb *verb_named(const struct command_info *info, const char *name)
+{
+    for (const struct command_verb *verb = info->verbs; verb->name; verb++) {
+        if (*name && strcmp(verb->name, name) == 0)
+            return verb;
+    }
+    return NULL;
+}
+
 /* "seq fork": the commands that have a verb of that name, as they are typed; NULL where there is none. */
 static const char *commands_of_verb(const struct command_info *const *commands, const char *name,
                                     char text[64])
 {
     size_t n = 0;
     for (size_t i = 0; commands[i]; i++) {
-        for (const struct command_verb *verb = commands[i]->verbs; *name && verb->name && n < 64; verb++) {
-            if (strcmp(verb->name, name) == 0)
-                n += (size_t)snprintf(text + n, 64 - n, "%s%s %s", n ? " or " : "", commands[i]->name, name);
-        }
+        if (verb_named(commands[i], name) && n < 64)
+            n += (size_t)snprintf(text + n, 64 - n, "%s%s %s", n ? " or " : "", commands[i]->name, name);
     }
     return n ? text : NULL;
+}
+
+/* What was meant by a word that is no command: a verb of some, or what others call one; NULL where it is neither. */
+static const char *commands_meant(const struct command_info *const *commands, const char *word, char text[64])
+{
+    const char *meant = commands_of_verb(commands, word, text);
+    for (size_t i = 0; i < SYNONYMS && !meant; i++) {
+        if (strcmp(synonyms[i].word, word) != 0)
+            continue;
+        const struct command_info *info = command_named(commands, synonyms[i].name);
+        meant = info ? info->name : commands_of_verb(commands, synonyms[i].name, text);
+    }
+    return meant;
+}
+
+static const char *verb_meant(const struct command_info *info, const char *word)
+{
+    const char *near = NULL;
+    for (size_t i = 0; i < SYNONYMS; i++) {
+        if (strcmp(synonyms[i].word, word) == 0 && verb_named(info, synonyms[i].name))
+            return synonyms[i].name;
+    }
+    for (const struct command_verb *verb = info->verbs; verb->name; verb++)
+        near = nearest_of(word, near, verb->name);
+    return near;
+}
+
+/* "It has list, new and show." */
+static void list_verbs(const struct command_info *info, char *text, size_t room)
+{
+    size_t n = (size_t)snprintf(text, room, "It has ");
+    for (const struct command_verb *verb = info->verbs; verb->name && n < room; verb++)
+        n += (size_t)snprintf(text + n, room - n, "%s%s",
+                              verb == info->verbs ? ""
+                              : (verb + 1)->name  ? ", "
+                                                  : " and ",
+                              verb->name);
 }
 
 static enum options_result find_command(struct reader *r, const struct command_info *const *commands)
@@ -164,38 +228,36 @@ static enum options_result find_command(struct reader *r, const struct command_i
         return OPTIONS_HELP;
     if (strcmp(name, "help") == 0)
         name = r->argv[r->at];
-    for (size_t i = 0; commands[i]; i++) {
+    if ((r->c->info = command_named(commands, name)))
+        return r->at > 1 && strcmp(r->argv[r->at - 1], "help") == 0 ? OPTIONS_HELP : OPTIONS_READ;
+    for (size_t i = 0; commands[i]; i++)
         near = nearest_of(name, near, commands[i]->name);
-        if (strcmp(commands[i]->name, name) == 0) {
-            r->c->info = commands[i];
-            return r->at > 1 && strcmp(r->argv[r->at - 1], "help") == 0 ? OPTIONS_HELP : OPTIONS_READ;
-        }
-    }
     snprintf(written, sizeof written, "\"%.40s\"", name);
-    const char *of_verb = commands_of_verb(commands, name, verbs);
-    return wrong(NULL, "there is no command ", written, of_verb ? of_verb : near);
+    const char *meant = commands_meant(commands, name, verbs);
+    return wrong(NULL, "there is no command ", written, meant ? meant : near);
 }
 
 /* The verb: the first operand, where the command has verbs. */
 static enum options_result find_verb(struct command *c)
 {
-    const char *near = NULL;
-    char what[NAME_MOST + 32], written[64];
+    char verbs[96];
     c->verb = c->info->verbs;
     if (!*c->verb->name || c->argc == 0)
         return OPTIONS_READ;
-    for (const struct command_verb *verb = c->info->verbs; verb->name; verb++) {
-        near = nearest_of(c->argv[0], near, verb->name);
-        if (strcmp(verb->name, c->argv[0]) == 0) {
-            c->verb = verb;
-            c->argc--;
-            c->argv++;
-            return OPTIONS_READ;
-        }
+    const struct command_verb *verb = verb_named(c->info, c->argv[0]);
+    if (verb) {
+        c->verb = verb;
+        c->argc--;
+        c->argv++;
+        return OPTIONS_READ;
     }
-    snprintf(what, sizeof what, "%s has no ", c->info->name);
-    snprintf(written, sizeof written, "\"%.40s\"", c->argv[0]);
-    return wrong(c->info, what, written, near);
+    const char *meant = verb_meant(c->info, c->argv[0]);
+    list_verbs(c->info, verbs, sizeof verbs);
+    fprintf(stderr, "attnctl: %s has no \"", c->info->name);
+    terminal_put(stderr, c->argv[0]);
+    fprintf(stderr, "\"%s%s%s %s (attnctl %s --help says what it takes)\n", meant ? "; did you mean " : ".",
+            meant ? meant : "", meant ? "?" : "", verbs, c->info->name);
+    return OPTIONS_WRONG;
 }
 
 static enum options_result check_operands(const struct command *c)
@@ -212,6 +274,10 @@ static enum options_result check_operands(const struct command *c)
     terminal_put(stderr, what);
     fputs("; usage: ", stderr);
     show_usage(stderr, c->info, verb);
+    for (; !*verb->name && verb[1].name; verb++) { /* one thing to do, in several forms */
+        fputs(" or ", stderr);
+        show_usage(stderr, c->info, verb + 1);
+    }
     fputc('\n', stderr);
     return OPTIONS_WRONG;
 }

@@ -34,6 +34,7 @@ static int list_sequences(const struct command *c)
     char path[COMMAND_PATH_BYTES];
     double next = 0;
     int code = EXIT_OK;
+    bool any = false;
     do {
         cJSON *page;
         const cJSON *item;
@@ -42,12 +43,15 @@ static int list_sequences(const struct command *c)
         if (!page)
             return code;
         cJSON_ArrayForEach (item, answer_at(page, "items")) {
+            any = true;
             if (!c->json)
                 sequences_print(item);
         }
         next = answer_number(page, "next");
         cJSON_Delete(page);
     } while (next > 0);
+    if (!any && !c->json)
+        puts("there is no sequence: attnctl seq new makes one");
     return code;
 }
 

@@ -7,6 +7,7 @@ start_daemon --set pool.blocks=300
 export ATTNCTL_URL=$URL
 ctl() { timeout $HANG_S "$ATTNCTL" "$@" 2>"$WORK/err"; }
 
+expect 'nothing is said in a sentence' 'there is no sequence: attnctl seq new makes one there is no lease: attnctl lease new BLOCKS takes one' "$(ctl seq list) $(ctl lease list)"
 expect 'a new sequence' 1 "$(ctl --json seq new | jq .id)"
 expect 'two forks of it' 2 "$(ctl seq fork 1 2 | wc -l)"
 expect 'three in the list' 3 "$(ctl seq | wc -l)"

@@ -31,7 +31,19 @@ stat|there is no command "stat"; did you mean stats? (--help lists the commands)
 fork 7|there is no command "fork"; did you mean seq fork? (--help lists the commands)
 delete 7|there is no command "delete"; did you mean seq delete or lease delete? (--help lists the commands)
 stats now|"now" is one operand too many; usage: attnctl stats
-seq frok 7|seq has no "frok"; did you mean fork? (attnctl seq --help says what it takes)
+seq frok 7|seq has no "frok"; did you mean fork? It has list, new, show, fork, truncate and delete (attnctl seq --help says what it takes)
+seq rm 7|seq has no "rm"; did you mean delete? It has list, new, show, fork, truncate and delete (attnctl seq --help says what it takes)
+workload ls|workload has no "ls"; did you mean list? It has list, show, events and cancel (attnctl workload --help says what it takes)
+workload rm 7|workload has no "rm"; did you mean cancel? It has list, show, events and cancel (attnctl workload --help says what it takes)
+key list|key has no "list". It has new (attnctl key --help says what it takes)
+key gen|key has no "gen"; did you mean new? It has new (attnctl key --help says what it takes)
+create|there is no command "create"; did you mean seq new or lease new or key new? (--help lists the commands)
+rm 7|there is no command "rm"; did you mean seq delete or lease delete? (--help lists the commands)
+ls|there is no command "ls"; did you mean workload list or seq list or lease list? (--help lists the commands)
+status|there is no command "status"; did you mean stats? (--help lists the commands)
+sequences|there is no command "sequences"; did you mean seq? (--help lists the commands)
+append|something is missing; usage: attnctl append ID --k ROWS --v ROWS [OPTION]... or attnctl append ID [--count N] [--seed N] [OPTION]...
+attend 1 2|"2" is one operand too many; usage: attnctl attend ID --q ROWS [--layer N] or attnctl attend ID [--count N] [--seed N] [--layer N]
 seq fork|something is missing; usage: attnctl seq fork ID [COUNT]
 seq truncate 7 x|LENGTH wants an integer in 0..4294967295, not "x" (--help lists the commands)
 seq show -1|the id wants an integer in 0..9007199254740991, not "-1" (--help lists the commands)
