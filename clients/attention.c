@@ -46,21 +46,10 @@ static enum exit_code send_tensors(const struct command *c, const char *path, co
 /* "5,6,7" into rows->ids, which are as many as tokens. */
 static bool read_ids(const char *text, struct rows *rows)
 {
-    size_t n = 0;
-    rows->ids = calloc(rows->count, sizeof *rows->ids);
-    for (const char *s = text; rows->ids && n < rows->count; s++) {
-        char *end;
-        long long id = strtoll(s, &end, 10);
-        if (end == s || id < 0 || (*end && *end != ','))
-            break;
-        rows->ids[n++] = id;
-        s = end;
-        if (!*s) {
-            if (n == rows->count)
-                return true;
-            break;
-        }
-    }
+    size_t n;
+    rows->ids = command_read_ids(text, &n);
+    if (rows->ids && n == rows->count)
+        return true;
     command_usage("--tokens wants an id for each of %zu tokens, with commas between", rows->count);
     return false;
 }

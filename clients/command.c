@@ -62,6 +62,26 @@ bool command_integer(const struct command *c, const char *name, uint64_t low, ui
     return !text || command_read_integer(what, text, low, high, value);
 }
 
+int64_t *command_read_ids(const char *text, size_t *count)
+{
+    size_t most = 1;
+    for (const char *s = text; *s; s++)
+        most += *s == ',';
+    int64_t *ids = calloc(most, sizeof *ids);
+    *count = 0;
+    for (const char *s = text; ids; s++) {
+        char *end;
+        long long id = strtoll(s, &end, 10);
+        if (*s < '0' || *s > '9' || (*end && *end != ','))
+            break;
+        ids[(*count)++] = id;
+        if (!*(s = end))
+            return ids;
+    }
+    free(ids);
+    return NULL;
+}
+
 bool command_id_path(const struct command *c, const char *resource, const char *rest,
                      char path[COMMAND_PATH_BYTES])
 {

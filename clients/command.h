@@ -73,6 +73,9 @@ bool command_integer(const struct command *c, const char *name, uint64_t low, ui
 /* command_read_integer: likewise of an operand; `what` names it. */
 bool command_read_integer(const char *what, const char *text, uint64_t low, uint64_t high, uint64_t *value);
 
+/* command_read_ids: "5,6,7", of tokens, to be freed; NULL: it is none. */
+int64_t *command_read_ids(const char *text, size_t *count);
+
 /* command_id_path: "/v1/RESOURCE/ID" and what follows it, of the first operand; false, and said why, when that is no id. */
 bool command_id_path(const struct command *c, const char *resource, const char *rest,
                      char path[COMMAND_PATH_BYTES]);

@@ -15,6 +15,8 @@ void sequences_print(const cJSON *s)
            answer_number(s, "length"), cJSON_GetArraySize(answer_at(s, "blocks")));
     if (cJSON_IsNumber(answer_at(s, "shared_blocks"))) /* not every answer counts them */
         printf(" (%.0f shared)", answer_number(s, "shared_blocks"));
+    if (answer_number(s, "cached_tokens") > 0)
+        printf("  %.0f tokens found in the cache", answer_number(s, "cached_tokens"));
     if (answer_number(s, "parent") > 0)
         printf("  fork of %.0f", answer_number(s, "parent"));
     int left = 8;
@@ -72,12 +74,29 @@ static int send_and_show(const struct command *c, const char *method, const char
     return code;
 }
 
+/* Add the ids of --tokens to the body; false, and said why, when they are none. */
+static bool add_tokens(const struct command *c, cJSON *body)
+{
+    const char *given = command_option(c, "tokens");
+    size_t n = 0;
+    int64_t *ids = given ? command_read_ids(given, &n) : NULL;
+    if (given && !ids) {
+        command_usage("--tokens wants ids with commas between, not \"%.40s\"", given);
+        return false;
+    }
+    cJSON *list = ids ? cJSON_AddArrayToObject(body, "tokens") : NULL;
+    for (size_t i = 0; i < n; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber((double)ids[i]));
+    free(ids);
+    return true;
+}
+
 static int make_sequence(const struct command *c)
 {
     char *text = NULL;
     uint64_t id, tokens = 0;
     cJSON *body = cJSON_CreateObject();
-    bool ok = command_integer(c, "max-tokens", 1, UINT32_MAX, &tokens);
+    bool ok = command_integer(c, "max-tokens", 1, UINT32_MAX, &tokens) && add_tokens(c, body);
     if (c->argc == 1) {
         ok = ok && command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id);
         cJSON_AddNumberToObject(body, "id", ok ? (double)id : 0);
@@ -157,8 +176,14 @@ static const struct command_verb verbs[] = {{"list", "", 0, 0, NULL, list_sequen
                                             {0}};
 static const struct command_option options[] = {
     {"max-tokens", "N", "of new: keep blocks for so many tokens"},
-    {"salt", "TEXT", "of new: prompts are shared under the same salt only"},
+    {"tokens", "ID,ID...", "of new: of its prompt; what is cached of it is found"},
+    {"salt", "TEXT", "of new: prompts are found under the same salt only"},
     {0}};
 
 const struct command_info sequences_info = {
-    .name = "seq", .text = "list, make, fork, cut and delete sequences", .verbs = verbs, .options = options};
+    .name = "seq",
+    .text = "list, make, fork, cut and delete sequences",
+    .verbs = verbs,
+    .options = options,
+    .more = "A salt is of what --tokens finds, and of what `append --tokens` lets others\n"
+            "find; it does nothing for a sequence without ids of tokens."};

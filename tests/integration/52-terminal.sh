@@ -261,6 +261,8 @@ expect 'another seed others' different "$(ctl append "$d" >/dev/null; ctl append
 p=$(seq_new)
 ctl append "$p" --count 32 --tokens "$(seq -s, 32)" >/dev/null
 expect 'what may be shared of a prompt' '32 2 0' "$(ctl prefixes | awk 'NR == 2 { print $2, $3, $4 }')"
+expect 'a new sequence finds it' '32 tokens found in the cache' "$(ctl seq new --tokens "$(seq -s, 33)" | grep -o '[0-9]* tokens found.*cache')"
+expect 'under another salt it does not' 0 "$(ctl seq new --salt x --tokens "$(seq -s, 33)" | grep -c found)"
 expect 'likewise as JSON' 32 "$(ctl --json prefixes | jq '.items[0].tokens')"
 expect 'what has happened' "sequence $p created 0 tokens, 0 blocks" "$(grep -m 1 -x ".*sequence $p .*" <("$ATTNCTL" events --since 0 --types sequence) | sed 's/.*sequence/sequence/; s/  */ /g')"
 while IFS='|' read -r line want; do
@@ -273,6 +275,7 @@ append $a --k 1,2 --v 1|2 --k: row 1 wants 1, 64 or 128 finite numbers with comm
 append $a --k nan --v 1|2 --k: row 1 wants 1, 64 or 128 finite numbers with commas between; rows have : between (--help lists the commands)
 append $a --count 2 --tokens 1|2 --tokens wants an id for each of 2 tokens, with commas between (--help lists the commands)
 append $a --layer 4|2 --layer wants an integer in 0..3, not "4" (--help lists the commands)
+seq new --tokens 1,x|2 --tokens wants ids with commas between, not "1,x" (--help lists the commands)
 append 999|1 404 not_found: there is no sequence 999
 events --types x|1 422 invalid: parameter types: wants some of block,sequence,step
 events --types X|2 --types wants some of block,sequence,step, not "X" (--help lists the commands)
