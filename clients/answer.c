@@ -28,3 +28,8 @@ const char *answer_text(const cJSON *tree, const char *path)
     const cJSON *item = answer_at(tree, path);
     return cJSON_IsString(item) ? item->valuestring : "";
 }
+
+const char *answer_plural(double count)
+{
+    return count == 1 ? "" : "s";
+}

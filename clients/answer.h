@@ -12,4 +12,7 @@ const cJSON *answer_at(const cJSON *tree, const char *path);
 double answer_number(const cJSON *tree, const char *path);
 const char *answer_text(const cJSON *tree, const char *path);
 
+/* answer_plural: the end of a word that is counted: "" for 1, else "s". */
+const char *answer_plural(double count);
+
 #endif

@@ -22,7 +22,8 @@ static void show_block(const cJSON *e)
     put_word(e, "change", 12);
     printf("  ");
     put_word(e, "state", 6);
-    printf("  by %.0f, %.0f tokens", answer_number(e, "refs"), answer_number(e, "fill"));
+    double refs = answer_number(e, "refs"), fill = answer_number(e, "fill");
+    printf("  %.0f reference%s, %.0f token%s", refs, answer_plural(refs), fill, answer_plural(fill));
     if (cJSON_IsNumber(answer_at(e, "from")))
         printf(", from block %.0f", answer_number(e, "from"));
     if (cJSON_IsNumber(answer_at(e, "sequence")))
@@ -34,13 +35,21 @@ static void show_sequence(const cJSON *e)
     printf("%s %-*.0f ", answer_at(e, "lease") ? "lease" : "sequence", answer_at(e, "lease") ? 6 : 3,
            answer_number(e, "sequence"));
     put_word(e, "change", 12);
-    printf("  %.0f tokens, %.0f blocks", answer_number(e, "length"), answer_number(e, "blocks"));
+    double length = answer_number(e, "length"), blocks = answer_number(e, "blocks");
+    printf("  %.0f token%s, %.0f block%s", length, answer_plural(length), blocks, answer_plural(blocks));
     if (answer_at(e, "parent"))
         printf(", of %.0f", answer_number(e, "parent"));
     if (answer_at(e, "reason")) {
         fputs(": ", stdout);
         terminal_put(stdout, answer_text(e, "reason"));
     }
+}
+
+static void show_step(const cJSON *e)
+{
+    double rows = answer_number(e, "rows"), sequences = answer_number(e, "sequences");
+    printf("step %-7.0f %.0f quer%s of %.0f sequence%s in %.1f us", answer_number(e, "step"), rows,
+           rows == 1 ? "y" : "ies", sequences, answer_plural(sequences), answer_number(e, "compute_us"));
 }
 
 /* An event as a line; of one that was missed, how many there were. */
@@ -58,8 +67,7 @@ static void show(const cJSON *e)
     else if (strcmp(kind, "sequence") == 0)
         show_sequence(e);
     else
-        printf("step %-7.0f %.0f queries of %.0f sequences in %.1f us", answer_number(e, "step"),
-               answer_number(e, "rows"), answer_number(e, "sequences"), answer_number(e, "compute_us"));
+        show_step(e);
     putchar('\n');
 }
 

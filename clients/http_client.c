@@ -158,6 +158,8 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
 static const char *hint_for(CURLcode rc)
 {
     switch (rc) {
+    case CURLE_COULDNT_CONNECT:
+        return "; is attnd running there?";
     case CURLE_UNSUPPORTED_PROTOCOL:
         return ": a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH";
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -182,7 +184,8 @@ static struct http_reply not_reached(struct http_client *c, const char *url, CUR
     }
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
     snprintf(what, sizeof what, "unix:%s", c->socket);
-    return no_reply(c, what, error ? strerror((int)error) : "no daemon answers there");
+    snprintf(why, sizeof why, "%s%s", error ? strerror((int)error) : "no daemon answers there", hint_for(rc));
+    return no_reply(c, what, why);
 }
 
 /* Called by libcurl about once a second, and whenever something happens. */

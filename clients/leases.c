@@ -13,8 +13,9 @@ static void show_lease(const cJSON *lease)
     const cJSON *block, *blocks = answer_at(lease, "blocks");
     int left = BLOCKS_SHOWN;
     bool is_cut = answer_at(lease, "blocks_next") && answer_number(lease, "blocks_next") > 0;
-    printf("%8.0f  %s%d blocks  [", answer_number(lease, "id"), is_cut ? "more than " : "",
-           cJSON_GetArraySize(blocks));
+    int count = cJSON_GetArraySize(blocks);
+    printf("%8.0f  %s%d block%s  [", answer_number(lease, "id"), is_cut ? "more than " : "", count,
+           answer_plural(count));
     cJSON_ArrayForEach (block, blocks) {
         if (left-- == 0) {
             fputs(" ...", stdout);

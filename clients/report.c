@@ -81,8 +81,9 @@ void report_show(const cJSON *r)
     if (*answer_text(r, "reason"))
         printf(" (%s)", answer_text(r, "reason"));
     putchar('\n');
-    command_row("sequences", "%.0f of %.0f requests, %.0f forks", answer_number(r, "sequences.total"),
-                answer_number(r, "requests"), answer_number(r, "forks"));
+    double requests = answer_number(r, "requests"), forks = answer_number(r, "forks");
+    command_row("sequences", "%.0f of %.0f request%s, %.0f fork%s", answer_number(r, "sequences.total"),
+                requests, answer_plural(requests), forks, answer_plural(forks));
     command_row("tokens", "%.0f attended, %.0f appended as prompts, %.0f found in the cache",
                 answer_number(r, "tokens.done"), answer_number(r, "tokens.prompt"),
                 answer_number(r, "tokens.cached"));

@@ -11,12 +11,15 @@
 void sequences_print(const cJSON *s)
 {
     const cJSON *block;
-    printf("%8.0f  %-7s %8.0f tokens  %5d blocks", answer_number(s, "id"), answer_text(s, "state"),
-           answer_number(s, "length"), cJSON_GetArraySize(answer_at(s, "blocks")));
+    const char *token = answer_number(s, "length") == 1 ? "token" : "tokens";
+    int blocks = cJSON_GetArraySize(answer_at(s, "blocks"));
+    printf("%8.0f  %-7s %8.0f %-6s  %5d %-6s", answer_number(s, "id"), answer_text(s, "state"),
+           answer_number(s, "length"), token, blocks, blocks == 1 ? "block" : "blocks");
     if (cJSON_IsNumber(answer_at(s, "shared_blocks"))) /* not every answer counts them */
         printf(" (%.0f shared)", answer_number(s, "shared_blocks"));
     if (answer_number(s, "cached_tokens") > 0)
-        printf("  %.0f tokens found in the cache", answer_number(s, "cached_tokens"));
+        printf("  %.0f token%s found in the cache", answer_number(s, "cached_tokens"),
+               answer_plural(answer_number(s, "cached_tokens")));
     if (answer_number(s, "parent") > 0)
         printf("  fork of %.0f", answer_number(s, "parent"));
     int left = 8;

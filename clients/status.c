@@ -28,15 +28,17 @@ static int show_stats(const struct command *c)
     command_row("steps", "%.0f, p50 %.0f us, p99 %.0f us, %.0f rows at most",
                 answer_number(r, "scheduler.steps"), answer_number(r, "scheduler.step_us.p50"),
                 answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"));
-    command_row("read", "%.2f GB, %.2f GB/s, %.2f of the machine's %.1f GB/s",
+    command_row("read", "%.2f GB since the start, at %.2f GB/s in steps, %.2f of the machine's %.1f GB/s",
                 answer_number(r, "scheduler.bytes_read") * 1e-9, answer_number(r, "scheduler.gb_per_s"),
                 answer_number(r, "scheduler.roof_fraction"), answer_number(r, "scheduler.roof_gb_per_s"));
     if (cJSON_IsString(answer_at(r, "scheduler.above_roof")))
         command_row("", "%s", answer_text(r, "scheduler.above_roof"));
+    double forks = answer_number(r, "counters.forks"), evictions = answer_number(r, "counters.evictions");
+    double copies = answer_number(r, "counters.cow_copies");
     command_row("since the start",
-                "%.0f forks, %.0f copies on write, %.0f evictions, %.0f refused for blocks",
-                answer_number(r, "counters.forks"), answer_number(r, "counters.cow_copies"),
-                answer_number(r, "counters.evictions"), answer_number(r, "counters.alloc_failures"));
+                "%.0f fork%s, %.0f cop%s on write, %.0f eviction%s, %.0f refused for blocks", forks,
+                answer_plural(forks), copies, copies == 1 ? "y" : "ies", evictions, answer_plural(evictions),
+                answer_number(r, "counters.alloc_failures"));
     cJSON_Delete(r);
     return code;
 }

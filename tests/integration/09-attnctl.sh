@@ -39,13 +39,16 @@ ctl frobnicate
 expect 'a command that is not there' 2 $?
 
 expect 'a map of the pool' 300 "$(ctl blocks | sed -n 's/^ *[0-9]*  //p' | tr -d '\n' | wc -c)"
+ctl seq new 50 >/dev/null
+expect 'one is singular' '1 token 1 block' "$(ctl append 50 | awk '{ print $3, $4, $5, $6 }')"
+expect 'the rate is that since the start' 1 "$(ctl stats | grep -c '^  read .* GB since the start, at .* GB/s in steps, ')"
 expect 'audit' 'ok, 8 invariants' "$(ctl audit | sed 's/ *audit *//')"
 ATTNCTL_URL=unix:$WORK/none ctl stats
-expect 'a socket that is not there is named' "69 attnctl: unix:$WORK/none: No such file or directory" "$? $(cat "$WORK/err")"
+expect 'a socket that is not there is named' "69 attnctl: unix:$WORK/none: No such file or directory; is attnd running there?" "$? $(cat "$WORK/err")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 ctl stats
-expect 'no daemon' 69 $?
+expect 'no daemon' '69 is attnd running there?' "$? $(sed 's/.*; //' "$WORK/err")"
 
 WORKLOAD="$WORK/w.json" bash scripts/demo.sh >"$WORK/demo" 2>&1
 expect 'a demo passes' '0 demo: ok' "$? $(tail -n 1 "$WORK/demo")"

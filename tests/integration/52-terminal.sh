@@ -265,6 +265,7 @@ expect 'a new sequence finds it' '32 tokens found in the cache' "$(ctl seq new -
 expect 'under another salt it does not' 0 "$(ctl seq new --salt x --tokens "$(seq -s, 33)" | grep -c found)"
 expect 'likewise as JSON' 32 "$(ctl --json prefixes | jq '.items[0].tokens')"
 expect 'what has happened' "sequence $p created 0 tokens, 0 blocks" "$(grep -m 1 -x ".*sequence $p .*" <("$ATTNCTL" events --since 0 --types sequence) | sed 's/.*sequence/sequence/; s/  */ /g')"
+expect 'of a block, how many refer to it' '1 reference' "$(grep -m 1 -oE '[0-9]+ references?' <("$ATTNCTL" events --since 0 --types block))"
 while IFS='|' read -r line want; do
     # shellcheck disable=SC2086
     expect "attnctl $line" "$want" "$(said $line)"
