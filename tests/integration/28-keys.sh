@@ -168,6 +168,15 @@ expect 'a workload that is too large for the key' '429 quota_exceeded quotas.blo
 as few --json '{"sequences":[{"count":4,"prompt":4,"decode":3}]}' "$URL/v1/workloads" >"$WORK/made"
 has_finished() { [ "$(as few "$URL/v1/workloads/$(jq .id "$WORK/made")" | jq -r .state)" = finished ]; }
 expect 'one that fits runs, as many of its sequences at a time as the quotas have room for' 0 "$(eventually has_finished; echo $?)"
+taken=()
+while id=$(as few --json '{}' "$URL/v1/sequences" | jq -e .id); do taken+=("$id"); done
+as few --json '{"sequences":[{"prompt":4,"decode":3}]}' "$URL/v1/workloads" >"$WORK/made"
+waits_for() { as few "$URL/v1/waiting" | jq -r '.items[] | select(.reason == "slots") | .detail'; }
+does_wait() { [ "$(waits_for)" ]; }
+eventually does_wait
+expect 'one that waits for a quota says for which' 'quotas.sequences of its key is 3: 3 taken, 1 needed' "$(waits_for)"
+for id in "${taken[@]}"; do as few -o /dev/null -X DELETE "$URL/v1/sequences/$id"; done
+expect 'and goes on when there is room' 0 "$(eventually has_finished; echo $?)"
 as few --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}' "$URL/v1/workloads" >"$WORK/made"
 expect 'a quota of workloads' '429 quota_exceeded quotas.workloads of the key is 1, and as many run' \
     "$(as few --json '{"sequences":[{"prompt":4,"decode":3}]}' "$URL/v1/workloads" | problem)"
