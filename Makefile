@@ -15,7 +15,7 @@
 #   bench-cuda     attention on a GPU against its read roof; CSV=FILE gets the results; OLD=BINARY: beside that build, by turns
 #   fuzz           libFuzzer over HTTP, JSON, safetensors, traces, configuration, keys and snapshots, FUZZ_SECONDS=60 each; wants clang
 #   check-contract   schemathesis against a daemon for CONTRACT_SECONDS=600, from PyPI
-#   asan ubsan tsan   `check` under a sanitizer
+#   asan tsan         `check` under sanitizers: addresses and undefined behaviour, threads
 #   lint           clang-tidy, cppcheck and shellcheck, those that are installed
 #   format         clang-format over all C files
 #   checkdeps checkheaders   the include rules of docs/ARCHITECTURE.md; every header compiles alone
@@ -31,7 +31,7 @@
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
 #   compile_commands.json clean
 #
-# Knobs: MODE=release|debug|asan|ubsan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
+# Knobs: MODE=release|debug|asan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
 
 MODE ?= release
 PREFIX ?= /usr/local
@@ -53,8 +53,7 @@ COMMIT := $(shell bash scripts/version.sh commit)
 
 MODE_FLAGS_release := -O2 -g -DATTND_CHECK=1
 MODE_FLAGS_debug := -O1 -g -DATTND_CHECK=3
-MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address -fno-omit-frame-pointer
-MODE_FLAGS_ubsan := -O1 -g -DATTND_CHECK=3 -fsanitize=undefined -fno-sanitize-recover=all
+MODE_FLAGS_asan := -O1 -g -DATTND_CHECK=3 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 MODE_FLAGS_fuzz := -O1 -g -DATTND_CHECK=3 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fsanitize=address,fuzzer-no-link -fno-omit-frame-pointer
 MODE_FLAGS_tsan := -O1 -g -DATTND_CHECK=1 -fsanitize=thread
 
@@ -335,8 +334,8 @@ check-faults: all
 check-mutants:
 	@bash scripts/check_mutants.sh
 
-.PHONY: asan ubsan tsan
-asan ubsan tsan:
+.PHONY: asan tsan
+asan tsan:
 	@$(MAKE) --no-print-directory MODE=$@ check
 
 .PHONY: checkdeps checkheaders lint format

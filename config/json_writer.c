@@ -162,7 +162,7 @@ static bool put_short_float(struct json_writer *w, float value)
     }
     if (!(size >= 1e-3 && size < 1e6))
         return false;
-    for (double bound = 1e-2; size >= bound; bound *= 10)
+    for (uint64_t thousandths = (uint64_t)(size * 1e3); thousandths >= 10; thousandths /= 10)
         places--;
     uint64_t m = (uint64_t)llrint(size * tens[places]);
     for (int more = 0; (float)((double)m / tens[places]) != fabsf(value); more++, places++) {

@@ -267,7 +267,7 @@ static void tell(struct unwritten *u, struct request *request)
     struct text t = {.used = 0};
     if (!found && is_finite(u->g, request, 0, request->rows.count))
         return;
-    if (!found) {
+    if (!found || !search) {
         request_fail(
             request, ATTND_INTERNAL,
             "o is NaN at layer %u, and %s: another query may have been computed with it that sees one, "

@@ -17,7 +17,7 @@ if ! command -v g++ >/dev/null || [ ! -e "$build/daemon.a" ]; then
     exit 0
 fi
 case $build in
-    */asan | */ubsan | */tsan)
+    */asan | */tsan)
         echo 'skip device code on the CPU: built without sanitizers only'
         exit 0
         ;;

@@ -371,7 +371,7 @@ int main(int argc, char **argv)
     bool sanitized = ATTND_CHECK >= 3;
 #endif
     run.first = 1;
-    run.operations = sanitized ? 100000 : 10000000;
+    run.operations = sanitized ? 100000 : 5000000;
     run.seeds = UINT64_MAX / 2;
     run.actions = ACTIONS;
     run.jobs = 2;

@@ -7,6 +7,13 @@
 
 #include <stdbool.h>
 
+/* ROUNDS_OF(n): of random histories, and a twentieth of that under a sanitizer, which slows them down so much. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ROUNDS_OF(n) ((n) / 20)
+#else
+#define ROUNDS_OF(n) (n)
+#endif
+
 /* XX(name): tests/unit/test_<name>.c defines `TCase *<name>_case(void)`. */
 #define SUITES(XX)                                                                                           \
     XX(json)                                                                                                 \

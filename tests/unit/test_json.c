@@ -267,7 +267,7 @@ START_TEST(numbers_read_back_equal)
             check_number((double)(float)some[i], true);
     }
     uint64_t state = 1;
-    for (int i = 0; i < 300000; i++) {
+    for (int i = 0; i < ROUNDS_OF(60000); i++) {
         state = state * 6364136223846793005U + 1442695040888963407U;
         uint32_t bits = (uint32_t)(state >> 32);
         float value;

@@ -87,7 +87,7 @@ START_TEST(the_peak_is_never_below_the_true_one)
         memset(entries, 0, sizeof entries);
         ledger_init(&ledger, entries, sizes[k]);
         double largest = 1;
-        for (int step = 0; step < 1500; step++) {
+        for (int step = 0; step < ROUNDS_OF(1500); step++) {
             for (uint32_t n = below(6); n > 0; n--) {
                 uint32_t i = below(step < 700 ? 20 : ENTRIES);
                 struct ledger_entry e = below(3) ? any_entry(4000) : (struct ledger_entry){0};
@@ -255,7 +255,7 @@ START_TEST(an_order_of_rows_is_that_of_their_keys)
     bool here[ENTRIES] = {false};
     source = (struct random){5};
     ck_assert_int_eq(row_order_init(&order, ENTRIES, key_before, NULL), 0);
-    for (int step = 0; step < 20000; step++) {
+    for (int step = 0; step < ROUNDS_OF(20000); step++) {
         uint32_t row = below(ENTRIES), wanted = below(100), before;
         if (here[row]) {
             row_order_remove(&order, row);

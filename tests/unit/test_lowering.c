@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUERIES = 12, STRIDE = 700, BLOCK_SIZE = 16, PARTIALS = 4096, ROUNDS = 400 };
+enum { QUERIES = 12, STRIDE = 700, BLOCK_SIZE = 16, PARTIALS = 4096, ROUNDS = ROUNDS_OF(400) };
 
 struct trial {
     uint32_t seed, random;

@@ -606,7 +606,7 @@ START_TEST(queries_of_many_spans_always_have_a_plan)
     static uint32_t tables[QUERIES][BLOCKS];
     static const uint32_t windows[] = {0, 300, SPAN - 1, SPAN, SPAN + 1, 3 * SPAN + 77};
     uint32_t random = 3;
-    for (int round = 0; round < 600; round++) {
+    for (int round = 0; round < ROUNDS_OF(600); round++) {
         struct planner_query queries[QUERIES];
         for (uint32_t i = 0; i < QUERIES; i++) {
             random = random * 1664525 + 1013904223;

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { ROWS = 64, IDS = 1 << 17, ROUNDS = 60000 };
+enum { ROWS = 64, IDS = 1 << 17, ROUNDS = ROUNDS_OF(60000) };
 
 static uint64_t random_state = 7;
 
