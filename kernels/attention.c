@@ -25,13 +25,45 @@ static bool is_isa(const char *name)
     return false;
 }
 
+/* A name that is none, with those that there are here. */
+static int refuse_isa(const char *isa, char error[ATTENTION_ERROR_BYTES])
+{
+    int n = snprintf(error, ATTENTION_ERROR_BYTES,
+                     "backend.isa: there is no \"%.32s\"; this machine takes auto", isa);
+    for (int i = 1; attention_isa_names[i]; i++) {
+        if (attention_isa_supported(attention_isa_names[i]))
+            n += snprintf(error + n, (size_t)(ATTENTION_ERROR_BYTES - n), ", %s", attention_isa_names[i]);
+    }
+    return ATTND_INVALID;
+}
+
+static int refuse_name(const char *name, char error[ATTENTION_ERROR_BYTES])
+{
+    snprintf(error, ATTENTION_ERROR_BYTES,
+             "backend.name: there is no \"%.32s\", only auto, cuda, cpu and reference", name);
+    return ATTND_INVALID;
+}
+
+int attention_check(const struct attention_options *options, char error[ATTENTION_ERROR_BYTES])
+{
+    if (!is_isa(options->isa))
+        return refuse_isa(options->isa, error);
+    if (strcmp(options->backend, "reference") == 0)
+        return 0;
+    if (strcmp(options->backend, "cpu") == 0)
+        return cpu_backend_check(options, error);
+    if (strcmp(options->backend, "cuda") == 0)
+        return attention_cuda_present(error) ? 0 : ATTND_NOT_FOUND;
+    if (strcmp(options->backend, "auto") == 0)
+        return attention_cuda_present(error) ? 0 : cpu_backend_check(options, error);
+    return refuse_name(options->backend, error);
+}
+
 int attention_open(const struct attention_options *options, struct attention **attention,
                    char error[ATTENTION_ERROR_BYTES])
 {
-    if (!is_isa(options->isa)) {
-        snprintf(error, ATTENTION_ERROR_BYTES, "backend.isa: there is no \"%.32s\"", options->isa);
-        return ATTND_INVALID;
-    }
+    if (!is_isa(options->isa))
+        return refuse_isa(options->isa, error);
     if (strcmp(options->backend, "reference") == 0)
         return reference_backend_open(options, attention, error);
     if (strcmp(options->backend, "cpu") == 0)
@@ -45,9 +77,7 @@ int attention_open(const struct attention_options *options, struct attention **a
         log_line(LOG_INFO, "computing on the CPU: %s", error);
         return cpu_backend_open(options, attention, error);
     }
-    snprintf(error, ATTENTION_ERROR_BYTES,
-             "backend.name: there is no \"%.32s\", only auto, cuda, cpu and reference", options->backend);
-    return ATTND_INVALID;
+    return refuse_name(options->backend, error);
 }
 
 /* ---- a device that hangs ------------------------------------------------------------------------- */

@@ -218,6 +218,10 @@ MUST_USE int attention_open(const struct attention_options *options, struct atte
                             char error[ATTENTION_ERROR_BYTES]);
 void attention_close(struct attention *attention);
 
+/* attention_check(options, error): refuse what attention_open() refuses, as far as that is known without a device or a
+ * pool: backend, isa and geometry of the options. Returns 0, ATTND_INVALID or ATTND_NOT_FOUND. */
+MUST_USE int attention_check(const struct attention_options *options, char error[ATTENTION_ERROR_BYTES]);
+
 const struct attention_info *attention_info(const struct attention *attention);
 
 /* What a step took, by the backend's own clock. */

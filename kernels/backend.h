@@ -75,6 +75,8 @@ int cuda_backend_open(const struct attention_options *options, struct attention 
 uint64_t cuda_memory_available(uint32_t device);
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES]);
+/* Whether cpu_backend_open() would take these options: 0, or ATTND_INVALID. */
+int cpu_backend_check(const struct attention_options *options, char error[ATTENTION_ERROR_BYTES]);
 /* For tests. How often the CPU backend has woken its other threads; and from which estimate on a step does,
  * 0: every step. */
 uint64_t cpu_backend_wakes(const struct attention *attention);

@@ -160,17 +160,25 @@ static const char *begin_file(struct journal_files *f)
     return journal_files_flush(f);
 }
 
-int journal_files_open(struct journal_files *f, const char *folder, uint64_t file_bytes, uint64_t bytes_max,
-                       char reason[JOURNAL_REASON_BYTES])
+int journal_files_check(const char *folder, char reason[JOURNAL_REASON_BYTES])
 {
     struct stat s;
-    struct tm t;
-    time_t now = time(NULL);
-    *f = (struct journal_files){.fd = -1, .file_bytes = file_bytes};
-    if (strlen(folder) >= sizeof f->folder)
+    if (strlen(folder) >= JOURNAL_FOLDER_BYTES)
         return refuse(reason, folder, "the name is too long");
     if (stat(folder, &s) != 0 || !S_ISDIR(s.st_mode))
         return refuse(reason, folder, "is no folder");
+    return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : refuse(reason, folder, why(errno));
+}
+
+int journal_files_open(struct journal_files *f, const char *folder, uint64_t file_bytes, uint64_t bytes_max,
+                       char reason[JOURNAL_REASON_BYTES])
+{
+    struct tm t;
+    time_t now = time(NULL);
+    *f = (struct journal_files){.fd = -1, .file_bytes = file_bytes};
+    int rc = journal_files_check(folder, reason);
+    if (rc != 0)
+        return rc;
     if (getrandom(&f->run, sizeof f->run, 0) != sizeof f->run || !gmtime_r(&now, &t))
         return refuse(reason, folder, "there are no random numbers");
     snprintf(f->folder, sizeof f->folder, "%s", folder);

@@ -38,6 +38,9 @@ struct journal_files {
     size_t used;
 };
 
+/* journal_files_check: whether a journal can be in this folder; leaves nothing there. 0, or ATTND_INVALID with a sentence. */
+MUST_USE int journal_files_check(const char *folder, char reason[JOURNAL_REASON_BYTES]);
+
 /* journal_files_open: a new run in a folder that is there. Files of earlier runs are removed, the oldest first, as long as they
  * are more than half of bytes_max. Returns 0, ATTND_INVALID or ATTND_NO_MEMORY with a sentence. _close: what was put is written. */
 MUST_USE int journal_files_open(struct journal_files *files, const char *folder, uint64_t file_bytes,

@@ -506,22 +506,36 @@ static int start(struct kv_publisher *p)
     return p->started ? 0 : ATTND_NO_MEMORY;
 }
 
+/* Library and keys. */
+static int prepare(struct kv_publisher *p, char *reason)
+{
+    char why[ZMQ_REASON_BYTES];
+    int rc = zmq_open(&p->zmq, why);
+    return rc == 0 ? read_keys(p, reason) : fail(rc, reason, "events.zmq.endpoint: %s", why);
+}
+
+int kv_publisher_check(const struct config *config, char reason[KV_PUBLISHER_REASON_BYTES])
+{
+    struct kv_publisher *p = calloc(1, sizeof *p);
+    if (!p)
+        return fail(ATTND_NO_MEMORY, reason, "events.zmq: no memory");
+    p->config = config;
+    int rc = prepare(p, reason);
+    kv_publisher_close(p);
+    return rc;
+}
+
 int kv_publisher_open(const struct config *config, struct kv_publisher **result,
                       char reason[KV_PUBLISHER_REASON_BYTES])
 {
     struct kv_publisher *p = calloc(1, sizeof *p);
-    char why[ZMQ_REASON_BYTES];
     sigset_t all, before;
     if (!p)
         return fail(ATTND_NO_MEMORY, reason, "events.zmq: no memory");
     p->config = config;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = zmq_open(&p->zmq, why);
-    if (rc != 0)
-        fail(rc, reason, "events.zmq.endpoint: %s", why);
-    if (rc == 0)
-        rc = read_keys(p, reason);
+    int rc = prepare(p, reason);
     if (rc == 0 && (rc = make_memory(p)) != 0)
         fail(rc, reason, "events.zmq: no memory");
     if (rc == 0)

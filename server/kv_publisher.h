@@ -23,6 +23,9 @@ MUST_USE int kv_publisher_open(const struct config *config, struct kv_publisher 
                                char reason[KV_PUBLISHER_REASON_BYTES]);
 void kv_publisher_close(struct kv_publisher *publisher);
 
+/* kv_publisher_check(config, reason): refuse what kv_publisher_open() refuses, but for addresses that cannot be bound: nothing is bound. */
+MUST_USE int kv_publisher_check(const struct config *config, char reason[KV_PUBLISHER_REASON_BYTES]);
+
 /* kv_publisher_events: what the engine tells, NULL of NULL. kv_publisher_bytes: memory that it takes, libzmq's queues apart. */
 struct kv_events *kv_publisher_events(const struct kv_publisher *publisher);
 uint64_t kv_publisher_bytes(const struct config *config);

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <grp.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,8 +67,14 @@ static int parse_fd(const char *text, int fds, struct listen_address *address,
     int listens = 0;
     char *end;
     long fd = strtol(text + 3, &end, 10);
-    if (text[3] < '0' || text[3] > '9' || *end != '\0' || fd < FIRST_FD || fd >= fds)
+    if (text[3] < '0' || text[3] > '9' || *end != '\0' || fd < FIRST_FD ||
+        (fds != LISTEN_FDS_UNKNOWN && fd >= fds))
         return refuse(reason, "no such socket was handed over (LISTEN_FDS counts them, from fd:3 on)", text);
+    if (fds == LISTEN_FDS_UNKNOWN) {
+        address->fd = fd < INT_MAX ? (int)fd : INT_MAX;
+        address->is_unix = address->is_local = true;
+        return 0;
+    }
     if (getsockname((int)fd, (struct sockaddr *)&name, &bytes) != 0 ||
         getsockopt((int)fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || !listens)
         return refuse(reason, "is no socket that listens", text);
@@ -148,16 +155,30 @@ bool listen_address_has_folder(const char *path)
     return access(folder, F_OK) == 0 || errno != ENOENT;
 }
 
+static bool find_group(const char *name, gid_t *id)
+{
+    struct group group, *found = NULL;
+    char text[4096];
+    bool is = getgrnam_r(name, &group, text, sizeof text, &found) == 0 && found;
+    *id = is ? group.gr_gid : 0;
+    return is;
+}
+
+bool listen_address_has_group(const char *name)
+{
+    gid_t ignored;
+    return find_group(name, &ignored);
+}
+
 int listen_address_restrict(const struct listen_options *o)
 {
     const char *path = o->address.path;
-    struct group group, *found = NULL;
-    char text[4096];
-    if (o->group[0] && (getgrnam_r(o->group, &group, text, sizeof text, &found) != 0 || !found)) {
+    gid_t group = 0;
+    if (o->group[0] && !find_group(o->group, &group)) {
         log_line(LOG_ERROR, "listen: there is no group %s", o->group);
         return EINVAL;
     }
-    if (found && chown(path, (uid_t)-1, group.gr_gid) != 0)
+    if (o->group[0] && chown(path, (uid_t)-1, group) != 0)
         return errno;
     return o->mode && chmod(path, o->mode) != 0 ? errno : 0;
 }

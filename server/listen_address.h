@@ -35,15 +35,18 @@ struct listen_options {
     char group[32];                       /* likewise; empty: the process's */
 };
 
-/* listen_address_parse(text, fds, address, reason): file descriptors below `fds` have been handed over. 0, or ATTND_INVALID with a sentence in `reason`. */
+/* listen_address_parse(text, fds, address, reason): file descriptors below `fds` have been handed over; LISTEN_FDS_UNKNOWN: another
+ * process will have them, and fd:N is taken for a unix socket. 0, or ATTND_INVALID with a sentence in `reason`. */
+enum { LISTEN_FDS_UNKNOWN = -1 };
 MUST_USE int listen_address_parse(const char *text, int fds, struct listen_address *address,
                                   char reason[ADDRESS_REASON_BYTES]);
 
 /* listen_address_clear(path, type): a socket file that nobody listens on any more (sockets of that type) is removed; one that is in use
  * is not touched. listen_address_has_folder: whether the folder of a socket is there: libuv says EACCES where it is not.
- * listen_address_restrict: give a bound unix socket its mode and group; 0 or an errno. */
+ * listen_address_has_group: whether this machine has such a group. listen_address_restrict: give a bound unix socket its mode and group; 0 or an errno. */
 void listen_address_clear(const char *path, int type);
 bool listen_address_has_folder(const char *path);
+bool listen_address_has_group(const char *name);
 MUST_USE int listen_address_restrict(const struct listen_options *options);
 
 /* listen_address_is_loopback_host: whether the value of a Host header (or the authority of an Origin)

@@ -6,6 +6,7 @@
 #include "config/host_memory.h"
 #include "config/log.h"
 #include "scheduler/engine.h"
+#include "scheduler/journal_file.h"
 #include "scheduler/journal_print.h"
 #include "scheduler/replay.h"
 #include "scheduler/staging.h"
@@ -146,7 +147,7 @@ static void print_help(void)
          "  --backend NAME     auto, cuda, cpu or reference: short for --set backend.name=NAME\n"
          "  --state-dir DIR    keep sequences there between the end and the next start: short for --set\n"
          "                     state.dir=DIR\n"
-         "  --check-config     check it, print the memory arithmetic, exit\n"
+         "  --check-config     refuse what a start would refuse, print the memory arithmetic, exit\n"
          "  --replay-check PATH   run a journal (a folder, or one of its files) again, compare every id and "
          "count, exit\n"
          "  --journal-print PATH   print a journal, a line of JSON a record, exit\n"
@@ -876,7 +877,8 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
     if (listen_address_parse(from->address, d->fds, &o->address, reason) == 0)
         wrong = !o->address.is_local && !config->keys_file[0]
                     ? "without keys.file only loopback addresses and unix sockets are listened on"
-                : !o->address.is_unix && (o->mode || o->group[0]) ? "mode and group are for unix sockets"
+                : !o->address.is_unix && (o->mode || o->group[0])    ? "mode and group are for unix sockets"
+                : o->group[0] && !listen_address_has_group(o->group) ? "there is no such group"
                 : from->anonymous && !config->keys_file[0]
                     ? "anonymous is for daemons with a keys.file: without one nobody needs a key"
                 : from->proxy_protocol && !o->address.is_unix && d->trusted.count == 0
@@ -895,7 +897,6 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     const struct config *config = d->state.config;
     char reason[KEYS_REASON_BYTES];
     struct config_listener manager = {.mode = 0600};
-    d->fds = SERVICE_SOCKETS_FIRST + (int)service_sockets();
     if (address_ranges_parse(config->trusted_proxies, &d->trusted, reason) != 0) {
         fprintf(stderr, "attnd: trusted_proxies: %s\n", reason);
         return EXIT_CONFIGURATION;
@@ -924,6 +925,30 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
         return EXIT_CONFIGURATION;
     management->management = true;
     return EXIT_OK;
+}
+
+/* Refuse what can be known to be wrong before anything is taken: the start and --check-config both do. Binds nothing, and
+ * leaves no file. Folders of sockets are not looked for: the service manager makes them at the start. */
+static enum exit_code check_start(struct daemon *d, bool checks, struct listen_options *options,
+                                  struct listen_options *management, struct listen_options *transport)
+{
+    const struct config *config = d->state.config;
+    char reason[JOURNAL_REASON_BYTES];
+    static_assert((int)JOURNAL_REASON_BYTES >= (int)KV_PUBLISHER_REASON_BYTES,
+                  "kv_publisher_check() writes so much");
+    d->fds = checks ? LISTEN_FDS_UNKNOWN : SERVICE_SOCKETS_FIRST + (int)service_sockets();
+    enum exit_code code = read_access(d, options, management, transport);
+    if (code != EXIT_OK)
+        return code;
+    if (config->journal_path[0] && journal_files_check(config->journal_path, reason) != 0) {
+        fprintf(stderr, "attnd: journal.path: %s\n", reason);
+        return EXIT_CONFIGURATION;
+    }
+    int rc = config->events.endpoint[0] ? kv_publisher_check(config, reason) : 0;
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: %s\n", reason);
+    return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
 /* Take memory for connections and listen. */
@@ -994,7 +1019,7 @@ static enum exit_code serve(const struct config *config)
     d.state.loop = &d.loop;
     if (getrandom(&d.state.instance, sizeof d.state.instance, GRND_NONBLOCK) < 0)
         d.state.instance = uv_hrtime();
-    enum exit_code code = read_access(&d, options, &management, &transport);
+    enum exit_code code = check_start(&d, false, options, &management, &transport);
     if (code != EXIT_OK) {
         keys_destroy(d.state.keys);
         return code;
@@ -1114,6 +1139,11 @@ static enum exit_code check_state(const struct config *config)
         fprintf(stderr, "attnd: %s\n", reason);
         return EXIT_CONFIGURATION;
     }
+    if (state_has_room(state, config->file_blocks * geometry_block_bytes(&config->geometry), reason) != 0) {
+        fprintf(stderr, "attnd: %s\n", reason);
+        state_close(state);
+        return EXIT_UNAVAILABLE;
+    }
     double rate = state_write_rate(state);
     printf("saving the pool          %.0f MB/s into state.dir: %.0f s at most (drain.save_deadline_s)\n",
            rate * 1e-6, state_save_seconds(config, rate, config->pool_bytes));
@@ -1164,9 +1194,27 @@ static enum exit_code check_memory(const struct config *config)
     return EXIT_CONFIGURATION;
 }
 
+/* Whether the backend takes the configuration; a GPU is not opened. */
+static enum exit_code check_backend(const struct config *config)
+{
+    const struct attention_options options = {
+        .backend = config->backend, .isa = config->isa, .geometry = &config->geometry};
+    char error[ATTENTION_ERROR_BYTES];
+    int rc = attention_check(&options, error);
+    if (rc == 0)
+        return EXIT_OK;
+    fprintf(stderr, "attnd: %s\n", error);
+    return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
+}
+
 static enum exit_code check_config(const struct config *config)
 {
-    enum exit_code code = check_memory(config);
+    struct listen_options options[CONFIG_LISTENERS_MAX], management = {0}, transport = {0};
+    struct daemon d = {.state = {.config = config}};
+    enum exit_code code = check_start(&d, true, options, &management, &transport);
+    keys_destroy(d.state.keys);
+    code = code == EXIT_OK ? check_backend(config) : code;
+    code = code == EXIT_OK ? check_memory(config) : code;
     return code == EXIT_OK ? check_state(config) : code;
 }
 

@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum {
@@ -146,8 +147,25 @@ double state_write_rate(const struct state *s)
     return took > 0 ? (double)written / took : 0;
 }
 
+static int refuse_bytes(uint64_t bytes, const char *why, char reason[STATE_REASON_BYTES])
+{
+    snprintf(reason, STATE_REASON_BYTES, "pool.file_blocks: state.dir has no room for %llu MiB: %s",
+             (unsigned long long)(bytes >> 20), why);
+    return ATTND_NO_MEMORY;
+}
+
+int state_has_room(const struct state *s, uint64_t bytes, char reason[STATE_REASON_BYTES])
+{
+    struct statvfs disk;
+    if (fstatvfs(s->dir, &disk) != 0 || bytes / (disk.f_frsize ? disk.f_frsize : 1) <= disk.f_bavail)
+        return 0;
+    return refuse_bytes(bytes, strerror(ENOSPC), reason);
+}
+
 int state_swap_file(const struct state *s, uint64_t bytes, int *result, char reason[STATE_REASON_BYTES])
 {
+    if (state_has_room(s, bytes, reason) != 0)
+        return ATTND_NO_MEMORY;
     int fd = openat(s->dir, SWAP, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     int rc = fd < 0 ? errno : posix_fallocate(fd, 0, (off_t)bytes);
     (void)unlinkat(s->dir, SWAP, 0);
@@ -157,9 +175,7 @@ int state_swap_file(const struct state *s, uint64_t bytes, int *result, char rea
     }
     if (fd >= 0)
         close(fd);
-    snprintf(reason, STATE_REASON_BYTES, "pool.file_blocks: state.dir has no room for %llu MiB: %s",
-             (unsigned long long)(bytes >> 20), strerror(rc));
-    return ATTND_NO_MEMORY;
+    return refuse_bytes(bytes, strerror(rc), reason);
 }
 
 /* ---- asking the engine --------------------------------------------------------------------------- */

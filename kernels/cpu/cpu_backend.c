@@ -765,17 +765,29 @@ static void describe(struct cpu_backend *b)
         fclose(f);
 }
 
+/* The kernels for these options; NULL: there are none, and `error` says why. */
+static const struct cpu_kernels *kernels_for(const struct attention_options *options,
+                                             char error[ATTENTION_ERROR_BYTES])
+{
+    const struct cpu_kernels *kernels = choose_kernels(options->isa, options->geometry, error);
+    if (!kernels || options->geometry->layout != LAYOUT_VLLM)
+        return kernels;
+    snprintf(error, ATTENTION_ERROR_BYTES,
+             "geometry.layout: vllm is for a GPU (and the reference backend), not for the CPU");
+    return NULL;
+}
+
+int cpu_backend_check(const struct attention_options *options, char error[ATTENTION_ERROR_BYTES])
+{
+    return kernels_for(options, error) ? 0 : ATTND_INVALID;
+}
+
 int cpu_backend_open(const struct attention_options *options, struct attention **attention,
                      char error[ATTENTION_ERROR_BYTES])
 {
-    const struct cpu_kernels *kernels = choose_kernels(options->isa, options->geometry, error);
+    const struct cpu_kernels *kernels = kernels_for(options, error);
     if (!kernels)
         return ATTND_INVALID;
-    if (options->geometry->layout == LAYOUT_VLLM) {
-        snprintf(error, ATTENTION_ERROR_BYTES,
-                 "geometry.layout: vllm is for a GPU (and the reference backend), not for the CPU");
-        return ATTND_INVALID;
-    }
     struct cpu_backend *b = calloc(1, sizeof *b);
     if (!b)
         return ATTND_NO_MEMORY;

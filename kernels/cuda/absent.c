@@ -3,7 +3,8 @@
 #include "kernels/backend.h"
 #include "kernels/operators.h"
 
-static const char reason[] = "this attnd was built without CUDA headers, so it has no CUDA backend";
+static const char reason[] = "this attnd was built without CUDA headers, so it has no CUDA backend: bash "
+                             "bootstrap cuda-headers && make builds one (docs/GPU.md)";
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES])

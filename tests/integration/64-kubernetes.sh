@@ -24,11 +24,10 @@ expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' 
 $venv/bin/python tests/package/manifests.py check packaging/kubernetes || FAILED=1
 
 # ---- the configuration
-echo '[]' >"$WORK/keys.json"
 $venv/bin/python tests/package/manifests.py configuration packaging/kubernetes | sed "s,/etc/attnd/keys/keys.json,$WORK/keys.json,; s,/var/lib/attnd/state,$WORK/state,; s,/var/cache/attnd,$WORK," >"$WORK/attnd.jsonc"
 mkdir -m 700 "$WORK/state"
 attnctl=$(dirname "$ATTND")/attnctl
-"$attnctl" key new somebody infer >"$WORK/key" 2>/dev/null
+(umask 077 && "$attnctl" --json key new somebody infer | jq '{keys: [.entry]}' >"$WORK/keys.json")
 expect 'attnd takes the configuration' 0 "$(ATTND_NODE=2 "$ATTND" --config "$WORK/attnd.jsonc" --set pool.bytes=64MiB --set memory.bytes=256MiB --check-config >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
 expect 'and the number of its node' '  "node": 2,' "$(ATTND_NODE=2 "$ATTND" --config "$WORK/attnd.jsonc" --print-config | grep -o '.*"node": 2,')"
 finish
