@@ -117,9 +117,10 @@ expect 'the daemon is gone; configuration and sequences are not' 'no yes yes' \
     "$([ -e "$root/usr/bin/attnd" ] && echo yes || echo no) $([ -e "$root/etc/attnd/attnd.jsonc" ] && echo yes) $([ -s "$root/var/lib/attnd/snapshot" ] && echo yes)"
 inside dpkg -i "/root/${second##*/}" >"$work/said" 2>&1
 expect 'installed again, it has them' "$held" "$(start && seen && stop)"
+echo mine >"$root/etc/attnd/proxy.pem"
 inside dpkg -P attnd >"$work/said" 2>&1
 expect 'it is purged' 0 $?
-expect 'with all that was its own' '' "$(find "$root/etc/attnd" "$root/var/lib/attnd" "$root/var/cache/attnd" "$root/usr/share/attnd" "$root/usr/share/doc/attnd" 2>/dev/null)"
+expect 'with all that was its own, and nothing else' "$root/etc/attnd/proxy.pem" "$(find "$root/etc/attnd"/* "$root/var/lib/attnd" "$root/var/cache/attnd" "$root/usr/share/attnd" "$root/usr/share/doc/attnd" 2>/dev/null)"
 expect 'dpkg has forgotten it' 1 "$(inside dpkg-query -W attnd >/dev/null 2>&1; echo $?)"
 
 echo "$passed passed, $failed failed"
