@@ -17,6 +17,9 @@ struct scanner {
     const char *text;
     size_t bytes, at;
     unsigned depth;
+    size_t members; /* whose names were scanned, */
+    size_t wanted;  /* and which of them is looked for, from 1 on; 0: none */
+    size_t wanted_at;
     struct json_error *error;
 };
 
@@ -206,6 +209,8 @@ static bool scan_member_name(struct scanner *s)
 {
     if (peek(s) != '"')
         return fail(s, "a member name in quotes was expected here");
+    if (++s->members == s->wanted)
+        s->wanted_at = s->at;
     if (!scan_string(s))
         return false;
     skip_space(s);
@@ -269,20 +274,42 @@ static bool scan_text(struct scanner *s)
     return s->at == s->bytes || fail(s, "bytes after the value");
 }
 
-/* The name of a member that occurs twice in one object of `tree`, or NULL. Bounded by JSON_MEMBERS_MAX. */
-static const char *duplicate_member(const cJSON *tree)
+/* A member whose name one before it in the same object has, or NULL. Bounded by JSON_MEMBERS_MAX. */
+static const cJSON *duplicate_member(const cJSON *tree)
 {
     const cJSON *a, *b;
     cJSON_ArrayForEach (a, tree) {
         for (b = a->next; cJSON_IsObject(tree) && b; b = b->next) {
             if (strcmp(a->string, b->string) == 0)
-                return a->string;
+                return b;
         }
-        const char *inner = duplicate_member(a);
+        const cJSON *inner = duplicate_member(a);
         if (inner)
             return inner;
     }
     return NULL;
+}
+
+/* Count members in the order of the text, up to `member`; whether it is in `tree`. */
+static bool count_members(const cJSON *tree, const cJSON *member, size_t *count)
+{
+    const cJSON *item;
+    cJSON_ArrayForEach (item, tree) {
+        *count += cJSON_IsObject(tree);
+        if (item == member || count_members(item, member, count))
+            return true;
+    }
+    return false;
+}
+
+/* Say where the name of `member` is: the tree does not know, so the text is scanned once more. */
+static void fail_twice(const struct scanner *before, const cJSON *root, const cJSON *member)
+{
+    struct scanner s = {.text = before->text, .bytes = before->bytes, .error = before->error};
+    (void)count_members(root, member, &s.wanted);
+    (void)scan_text(&s);
+    s.at = s.wanted_at;
+    fail(&s, "member \"%.64s\" occurs twice", member->string);
 }
 
 /* Whether a number of `tree` does not fit a double ("1e999"). */
@@ -348,10 +375,10 @@ int json_parse(const char *text, size_t bytes, cJSON **root, struct json_error *
         fail(&s, "half of a surrogate pair in a string, or too large to parse");
         return ATTND_MALFORMED;
     }
-    const char *twice = duplicate_member(*root);
+    const cJSON *twice = duplicate_member(*root);
     if (twice || has_infinity(*root)) {
         if (twice)
-            fail(&s, "member \"%.64s\" occurs twice", twice);
+            fail_twice(&s, *root, twice);
         else
             fail(&s, "a number is too large");
         cJSON_Delete(*root);

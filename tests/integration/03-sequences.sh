@@ -143,7 +143,7 @@ a layer that is not there|/v1/attend|422 /layer: wants an integer in 0..1|{"laye
 more rows than tokens|/v1/attend|422 sequence 2 has 1 tokens at layer 0, and 2 rows ask for them|{"layer":0,"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
 indptr that does not rise|/v1/attend|422 /indptr: wants numbers that rise from 0, each by at least 1|{"layer":0,"sequences":[1],"indptr":[0,0],"q":[]}
 an unknown member|/v1/attend|422 /Q: there is no such member|{"layer":0,"sequences":[1],"Q":1}
-the same member twice|/v1/attend|400 line 1, column 1: member "layer" occurs twice|{"layer":0,"layer":1}
+the same member twice|/v1/attend|400 line 1, column 12: member "layer" occurs twice|{"layer":0,"layer":1}
 not JSON|/v1/attend|400 line 1, column 2: a member name in quotes was expected here|{sequences:[1]}
 LIST
 expect 'another content type' 415 "$(curl -s -o /dev/null -w '%{http_code}' -d '{}' "$URL/v1/sequences")"
