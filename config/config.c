@@ -880,11 +880,22 @@ void config_deinit(struct config *config)
     *config = (struct config){0};
 }
 
+/* Whether it is pool.bytes that counts, and not pool.blocks. */
+static bool pool_is_in_bytes(const struct config *c)
+{
+    return c->origins &&
+           origin_of(c, key_find("pool.bytes"))->kind > origin_of(c, key_find("pool.blocks"))->kind;
+}
+
+const char *config_pool_key(const struct config *c)
+{
+    return c->pool_memory > 0 ? "pool.memory" : pool_is_in_bytes(c) ? "pool.bytes" : "pool.blocks";
+}
+
 /* Of pool.blocks and pool.bytes, the one that did not count. */
 static const struct key *overruled_key(const struct config *c)
 {
-    const struct key *blocks = key_find("pool.blocks"), *bytes = key_find("pool.bytes");
-    return origin_of(c, bytes)->kind > origin_of(c, blocks)->kind ? blocks : bytes;
+    return key_find(pool_is_in_bytes(c) ? "pool.blocks" : "pool.bytes");
 }
 
 /* How deep a key is in sections. */

@@ -173,6 +173,9 @@ uint32_t config_sequence_blocks(const struct config *config);
  * comment that says where it came from. */
 void config_print(const struct config *config, FILE *out);
 
+/* config_pool_key: which key gave the pool its size. */
+const char *config_pool_key(const struct config *config);
+
 /* config_print_memory: how the pool's size follows from the geometry, for people. */
 void config_print_memory(const struct config *config, FILE *out);
 

@@ -54,9 +54,10 @@ struct attention_options {
     const struct geometry *geometry; /* borrowed for the life of the backend */
     const struct model_constants *constants; /* likewise; may change between steps */
     uint32_t blocks;
-    uint32_t host_blocks;              /* in host memory, for swapping */
-    uint32_t rows_max;                 /* query rows of a pass */
-    uint32_t partials_max;             /* partial states that a plan may have */
+    const char *pool_key;  /* which key of the configuration said so, for errors; NULL: pool.blocks */
+    uint32_t host_blocks;  /* in host memory, for swapping */
+    uint32_t rows_max;     /* query rows of a pass */
+    uint32_t partials_max; /* partial states that a plan may have */
     uint32_t table_rows, table_stride; /* sizes of the block tables, for backends that copy them */
     /* Called now and then while the pool is being touched; may be NULL. */
     void (*progress)(uint64_t bytes_done, uint64_t bytes, void *cookie);

@@ -28,6 +28,7 @@ int kv_pool_init(struct kv_pool *pool, const struct geometry *g, uint32_t blocks
                  char error[ATTENTION_ERROR_BYTES])
 {
     uint64_t available = host_memory_available();
+    key = key ? key : "pool.blocks";
     kv_pool_lay_out(pool, g, blocks);
     if (blocks == 0)
         return 0;

@@ -1083,6 +1083,7 @@ static int open_attention(struct steps *x, const struct steps_options *o, char e
         .geometry = &c->geometry,
         .constants = o->constants,
         .blocks = (uint32_t)c->pool_blocks,
+        .pool_key = config_pool_key(c),
         .host_blocks = (uint32_t)c->host_blocks,
         .rows_max = c->step_rows_max,
         .partials_max = x->partials_max + STEP_SLICE_STATES,

@@ -679,7 +679,7 @@ static void touch(uint32_t worker, void *cookie)
 static int make_pools(struct cpu_backend *b, char error[ATTENTION_ERROR_BYTES])
 {
     const struct attention_options *o = &b->options;
-    int rc = kv_pool_init(&b->pool, o->geometry, o->blocks, "pool.blocks", error);
+    int rc = kv_pool_init(&b->pool, o->geometry, o->blocks, o->pool_key, error);
     if (rc != 0)
         return rc;
     thread_pool_run(b->threads, touch, b);

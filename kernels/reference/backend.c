@@ -113,7 +113,7 @@ int reference_backend_open(const struct attention_options *options, struct atten
     snprintf(error, ATTENTION_ERROR_BYTES, "no memory for the reference backend");
     if (!b)
         return ATTND_NO_MEMORY;
-    if (kv_pool_init(&b->pool, options->geometry, options->blocks, "pool.blocks", error) != 0 ||
+    if (kv_pool_init(&b->pool, options->geometry, options->blocks, options->pool_key, error) != 0 ||
         kv_pool_init(&b->host, options->geometry, options->host_blocks, "pool.host_blocks", error) != 0) {
         reference_close(&b->base);
         return ATTND_NO_MEMORY;
