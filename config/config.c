@@ -30,7 +30,8 @@ enum kind {
     KIND_STRING,   /* char[CONFIG_STRING_BYTES] */
     KIND_ENUM,     /* int: index into `names` */
     KIND_U32,      /* uint32_t in [min, max] */
-    KIND_BYTES,    /* uint64_t in [min, max]; also "512MiB" */
+    KIND_COUNT,    /* uint64_t in [min, max] */
+    KIND_BYTES,    /* likewise; also "512MiB" */
     KIND_F32,      /* float in [min, max] */
     KIND_WINDOW,   /* uint32_t[LAYERS_MAX]: a number, or a list that repeats over the layers */
     KIND_LISTEN,   /* struct config_listener[CONFIG_LISTENERS_MAX]: one, or a list */
@@ -135,14 +136,14 @@ static const struct key keys[] = {
     {"geometry.k_scale", KIND_CONSTANTS, 0, 0, 0, "1", NULL,
      "of fp8 keys: a number, a list per KV head, lists per layer, or \"seeded\""},
     {"geometry.v_scale", KIND_CONSTANTS, 0, 0, 0, "1", NULL, "of fp8 values: likewise"},
-    {"pool.blocks", KIND_BYTES, AT(pool_blocks), 1, POOL_BLOCKS_MAX, "4096", NULL, "KV blocks"},
+    {"pool.blocks", KIND_COUNT, AT(pool_blocks), 1, POOL_BLOCKS_MAX, "4096", NULL, "KV blocks"},
     {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)POOL_BYTES_MAX, "\"128MiB\"", NULL,
      "the same as bytes (\"8GiB\"); of the two the one set last counts"},
     {"pool.memory", KIND_F32, AT(pool_memory), 0, 0.95, "0", NULL,
      "share of the memory that is free at start (the GPU's, with the CUDA backend) to take instead; 0: off"},
-    {"pool.host_blocks", KIND_BYTES, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
+    {"pool.host_blocks", KIND_COUNT, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "blocks in host memory, to which idle sequences are swapped when the pool is full; 0: none"},
-    {"pool.file_blocks", KIND_BYTES, AT(file_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
+    {"pool.file_blocks", KIND_COUNT, AT(file_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "that can be swapped out in all: in a file of state.dir, of which pool.host_blocks are kept in memory; 0: no file"},
     {"memory.bytes", KIND_BYTES, AT(memory_bytes), 0, (double)(UINT64_C(1) << 50), "0", NULL,
      "for bodies, answers, tensors and workloads, all together; 0: what is left after the start (--check-config)"},
@@ -327,8 +328,11 @@ static int store_window(const struct key *key, const cJSON *item, uint32_t *wind
             window[period++] = (uint32_t)value;
         }
     }
-    if (period == 0)
-        return wants(reason, "a number or a list of numbers");
+    if (period == 0) {
+        snprintf(reason, CONFIG_ERROR_BYTES, "wants an integer in %.0f..%.0f, or a list of these", key->min,
+                 key->max);
+        return ATTND_INVALID;
+    }
     for (uint32_t i = period; i < LAYERS_MAX; i++)
         window[i] = window[i - period];
     return 0;
@@ -428,6 +432,8 @@ static int store(struct config *c, const struct key *key, const cJSON *item, cha
     case KIND_BYTES:
         if (cJSON_IsString(item) && !parse_bytes(item->valuestring, &number))
             return wants(reason, "a whole number, or one with KiB, MiB, GiB or TiB");
+        /* fall through */
+    case KIND_COUNT:
         if (!(number >= key->min && number <= key->max) || number != floor(number))
             return wants_integer(key, reason);
         *(uint64_t *)to = (uint64_t)number;
@@ -997,6 +1003,7 @@ static void print_range(FILE *out, const struct key *key)
             fprintf(out, "%s%s", i ? " | " : "", key->names[i]);
         break;
     case KIND_U32:
+    case KIND_COUNT:
         fprintf(out, "integer, %.0f to %.0f", key->min, key->max);
         break;
     case KIND_BYTES:
