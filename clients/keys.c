@@ -35,6 +35,9 @@ static int make_new(const struct command *c)
         SCOPE_MAP(XX)
 #undef XX
     };
+#define XX(constant, name, bit, includes) " " name
+    static const char no_scope[] = "\"%.40s\" is no scope; scopes are" SCOPE_MAP(XX);
+#undef XX
     char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
     cJSON *entry = cJSON_CreateObject(), *list = cJSON_CreateArray();
     for (int i = 1; i < c->argc; i++) {
@@ -44,11 +47,7 @@ static int make_new(const struct command *c)
         if (!known) {
             cJSON_Delete(entry);
             cJSON_Delete(list);
-            return command_usage("scopes are"
-#define XX(constant, name, bit, includes) " " name
-                                 SCOPE_MAP(XX)
-#undef XX
-            );
+            return command_usage(no_scope, c->argv[i]);
         }
         cJSON_AddItemToArray(list, cJSON_CreateString(c->argv[i]));
     }

@@ -555,10 +555,10 @@ static char *read_file(const char *path, size_t *bytes, char error[CONFIG_ERROR_
         return NULL;
     }
     *bytes = fread(text, 1, CONFIG_FILE_BYTES_MAX + 1, f);
-    int broken = ferror(f);
+    int broken = ferror(f) ? errno : 0;
     fclose(f);
     if (broken || *bytes > CONFIG_FILE_BYTES_MAX) {
-        fail(error, broken ? "%s: cannot be read" : "%s: larger than 1 MiB", path);
+        fail(error, "%s: %s", path, broken ? strerror(broken) : "larger than 1 MiB");
         free(text);
         return NULL;
     }
@@ -630,6 +630,33 @@ static void path_of_variable(const char *name, size_t name_bytes, char path[PATH
     path[n] = '\0';
 }
 
+/* geometry.head_dim -> GEOMETRY__HEAD_DIM. */
+static void variable_of_path(const char *path, char name[PATH_BYTES])
+{
+    size_t n = 0;
+    for (; *path && n + 2 < PATH_BYTES; path++) {
+        if (*path == '.')
+            name[n++] = '_';
+        name[n++] = *path == '.' ? '_' : (char)toupper((unsigned char)*path);
+    }
+    name[n] = '\0';
+}
+
+/* Say that a variable is ignored, and which one it is near to: mostly one with two underscores. */
+static void warn_of_variable(const char *name, size_t name_bytes)
+{
+    char written[PATH_BYTES], name_of_key[PATH_BYTES], near[PATH_BYTES] = "";
+    snprintf(written, sizeof written, "%.*s", (int)(name_bytes < PATH_BYTES ? name_bytes : PATH_BYTES - 1),
+             name);
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        variable_of_path(keys[i].path, name_of_key);
+        if (nearest_of(written, *near ? near : NULL, name_of_key) == name_of_key)
+            strcpy(near, name_of_key);
+    }
+    log_line(LOG_WARNING, "environment ATTND_%s: no key of attnd%s%s%s (attnd --help lists them); ignored",
+             written, *near ? "; did you mean ATTND_" : "", near, *near ? "?" : "");
+}
+
 static int apply_environment(struct config *c, char *const *environment, char error[CONFIG_ERROR_BYTES])
 {
     static const char prefix[] = "ATTND_";
@@ -643,8 +670,7 @@ static int apply_environment(struct config *c, char *const *environment, char er
         const struct key *key = key_find(path);
         if (!key && !memmem(name, (size_t)(equals - name), "__",
                             2)) { /* Kubernetes sets ATTND_PORT for a service named attnd */
-            log_line(LOG_WARNING, "environment %.*s: no key of attnd (attnd --help lists them); ignored",
-                     (int)(equals - *environment), *environment);
+            warn_of_variable(name, (size_t)(equals - name));
             continue;
         }
         snprintf(place, sizeof place, "environment %.*s", (int)(equals - *environment), *environment);
@@ -665,7 +691,7 @@ static int apply_sets(struct config *c, const struct config_inputs *in, char err
         const char *equals = strchr(set, '=');
         char path[PATH_BYTES], place[2 * PATH_BYTES];
         if (!equals || (size_t)(equals - set) >= sizeof path)
-            return fail(error, "--set %.200s: wants path=value", set);
+            return fail(error, "--set %.200s: wants PATH=VALUE", set);
         memcpy(path, set, (size_t)(equals - set));
         path[equals - set] = '\0';
         snprintf(place, sizeof place, "--set %.200s", set);

@@ -5,6 +5,7 @@
 #include "allocator/block_log.h"
 #include "config/host_memory.h"
 #include "config/log.h"
+#include "config/nearest.h"
 #include "scheduler/engine.h"
 #include "scheduler/journal_file.h"
 #include "scheduler/journal_print.h"
@@ -162,8 +163,8 @@ static void print_help(void)
          "                     print a line a key of the configuration, or a family of /metrics, with tabs "
          "between\n"
          "                     its columns, exit; documents are made of it\n"
-         "  --version          print version and commit, exit\n"
-         "  --help             this text\n"
+         "  -V, --version      print version and commit, exit\n"
+         "  -h, --help         this text\n"
          "\n"
          "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
          "configuration\n"
@@ -199,6 +200,15 @@ static enum exit_code describe(const char *table)
     return strcmp(table, "keys") == 0 || strcmp(table, "metrics") == 0 ? EXIT_OK : EXIT_USAGE;
 }
 
+/* Whether it is PATH=VALUE; a blank between the two makes two words of it. */
+static bool is_set(const char *text)
+{
+    if (strchr(text, '='))
+        return true;
+    fprintf(stderr, "attnd: --set %s: wants PATH=VALUE, in one word\n", text);
+    return false;
+}
+
 /* One more --set; false: they are too many. */
 static bool add_set(struct options *options, const char *set)
 {
@@ -208,6 +218,36 @@ static bool add_set(struct options *options, const char *set)
     }
     options->sets[options->set_count++] = set;
     return true;
+}
+
+static const struct option known_options[] = {
+    {"config", required_argument, NULL, 'c'},
+    {"set", required_argument, NULL, 's'},
+    {"backend", required_argument, NULL, 'b'},
+    {"check-config", no_argument, NULL, 'k'},
+    {"print-config", no_argument, NULL, 'p'},
+    {"compile-kernels", no_argument, NULL, 'K'},
+    {"state-dir", required_argument, NULL, 'd'},
+    {"arch", required_argument, NULL, 'a'},
+    {"describe", required_argument, NULL, 'D'},
+    {"replay-check", required_argument, NULL, 'r'},
+    {"journal-print", required_argument, NULL, 'j'},
+    {"version", no_argument, NULL, 'V'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* The option that one which is none is near to, or NULL. */
+static const char *near_option(const char *option)
+{
+    char name[64];
+    const char *near = NULL;
+    if (strncmp(option, "--", 2) != 0)
+        return NULL;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(option + 2, "="), option + 2);
+    for (const struct option *o = known_options; o->name; o++)
+        near = nearest_of(name, near, o->name);
+    return near;
 }
 
 /* What was meant by an option that is none, where it can be said: a key is set by --set. */
@@ -228,33 +268,21 @@ static void hint_option(const char *option)
             return;
         }
     }
-    fputs("attnd: --help lists the options; a key of the configuration is given as --set PATH=VALUE\n",
-          stderr);
+    const char *near = near_option(option);
+    if (near)
+        fprintf(stderr, "attnd: did you mean --%s?\n", near);
+    else
+        fputs("attnd: --help lists the options; a key of the configuration is given as --set PATH=VALUE\n",
+              stderr);
 }
 
 /* Fill `options`; false when the command line is not understood (getopt has said why). */
 static bool parse_options(int argc, char **argv, struct options *options)
 {
-    static const struct option known[] = {
-        {"config", required_argument, NULL, 'c'},
-        {"set", required_argument, NULL, 's'},
-        {"backend", required_argument, NULL, 'b'},
-        {"check-config", no_argument, NULL, 'k'},
-        {"print-config", no_argument, NULL, 'p'},
-        {"compile-kernels", no_argument, NULL, 'K'},
-        {"state-dir", required_argument, NULL, 'd'},
-        {"arch", required_argument, NULL, 'a'},
-        {"describe", required_argument, NULL, 'D'},
-        {"replay-check", required_argument, NULL, 'r'},
-        {"journal-print", required_argument, NULL, 'j'},
-        {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
     int c;
     bool good = true;
     *options = (struct options){.action = ACTION_SERVE};
-    while (good && (c = getopt_long(argc, argv, "", known, NULL)) != -1) {
+    while (good && (c = getopt_long(argc, argv, "hV", known_options, NULL)) != -1) {
         switch (c) {
         case 'c':
             options->file = optarg;
@@ -268,7 +296,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
             good = add_set(options, options->state_dir);
             break;
         case 's':
-            good = add_set(options, optarg);
+            good = is_set(optarg) && add_set(options, optarg);
             break;
         case 'k':
             options->action = ACTION_CHECK_CONFIG;
@@ -291,7 +319,7 @@ static bool parse_options(int argc, char **argv, struct options *options)
             options->action = c == 'r' ? ACTION_REPLAY_CHECK : ACTION_JOURNAL_PRINT;
             options->journal = optarg;
             break;
-        case 'v':
+        case 'V':
             options->action = ACTION_VERSION;
             break;
         case 'h':

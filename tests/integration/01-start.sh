@@ -99,6 +99,17 @@ expect 'no such file exits 78' 78 $?
 expect 'an unknown option exits 2' 2 $?
 said() { "$ATTND" "$@" 2>"$WORK/err"; echo "$? $(tail -n 1 "$WORK/err")"; }
 expect 'a port says which key it is' '2 attnd: did you mean --set listen=HOST:PORT?' "$(said --port 9000)"
+expect 'so does an option that is near to one' '2 attnd: did you mean --config?' "$(said --confg x)"
+expect 'with a value' '2 attnd: did you mean --set?' "$(said --sett=pool.blocks=64)"
+expect 'and one that is near to none' '2 attnd: --help lists the options; a key of the configuration is given as --set PATH=VALUE' "$(said --frobnicate)"
+expect 'a value that is another word' '2 attnd: --set pool.blocks: wants PATH=VALUE, in one word' "$(said --set pool.blocks 64)"
+expect 'a folder is no configuration' "78 attnd: $WORK: Is a directory" "$(said --config "$WORK")"
+expect 'a pool in bytes is called so' '69 attnd: pool.bytes: ' "$(said --backend cpu --set pool.bytes=40TiB | cut -c1-22)"
+expect 'a variable with one underscore is near to a key' 1 \
+    "$(ATTND_POOL_BLOCKS=64 "$ATTND" --print-config 2>&1 >/dev/null | grep -c 'ATTND_POOL_BLOCKS: no key of attnd; did you mean ATTND_POOL__BLOCKS? ')"
+expect 'what Kubernetes sets is near to none' 2 \
+    "$(ATTND_PORT=tcp://a:1 ATTND_SERVICE_PORT=1 "$ATTND" --print-config 2>&1 >/dev/null | grep -c 'no key of attnd (attnd --help lists them); ignored')"
+expect '-h and -V are short' "$("$ATTND" --help | md5sum) $("$ATTND" --version | md5sum)" "$("$ATTND" -h | md5sum) $("$ATTND" -V | md5sum)"
 expect 'a file says which option it wants' '2 attnd: config/tiny.jsonc: is no option; a configuration is given as --config FILE (--help lists the options)' \
     "$(said config/tiny.jsonc)"
 "$ATTND" --set pool.blocks=100000000000 2>/dev/null

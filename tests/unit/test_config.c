@@ -143,7 +143,7 @@ static const struct {
      "--set pool.bytes=100: pool.bytes: 0 blocks of 32768 bytes fit; wants 1..2147483647"},
     {"{\"pool\": {\"blocks\": 1, \"bytes\": 65536}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:1:33: pool.bytes: set pool.blocks or pool.bytes, not both"},
-    {NULL, NULL, "pool.blocks", "--set pool.blocks: wants path=value"},
+    {NULL, NULL, "pool.blocks", "--set pool.blocks: wants PATH=VALUE"},
     {"{\"events\": {\n\"zmq\": {\"endpoint\": \"tcp://127.0.0.1\"}}}", NULL, NULL,
      "/tmp/attnd-test-config.jsonc:2:21: events.zmq.endpoint: tcp:// wants HOST:PORT or [HOST]:PORT; port *: "
      "any free one"},
