@@ -18,7 +18,8 @@ daemon_files() {
     echo "755 $BUILD/attnd bin/attnd"
     echo "755 $BUILD/attnctl bin/attnctl"
     for file in config/*.jsonc config/demo-workload.json; do echo "644 $file share/attnd/${file##*/}"; done
-    for file in config/haproxy.cfg config/nginx.conf config/envoy.yaml packaging/prometheus/*.yml packaging/grafana/*.json packaging/kubernetes/*.yaml; do
+    for file in config/haproxy.cfg config/nginx.conf config/envoy.yaml packaging/prometheus/*.yml packaging/grafana/*.json packaging/kubernetes/*.yaml \
+        packaging/kubernetes/make_gateway.py packaging/container/Containerfile; do
         echo "644 $file share/doc/attnd/examples/${file##*/}"
     done
     for file in README.md CHANGELOG.md LICENSE NOTICE; do echo "644 $file share/doc/attnd/$file"; done

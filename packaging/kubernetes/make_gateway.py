@@ -5,8 +5,10 @@
 A request goes to the node that X-Attnd-Node names ("n1", as every answer has it); without it to the node of the id in its path, which is id >> 40; else
 to any that is ready. Gateways calculate nothing, so the ids of a node are a regular expression.
 """
+import argparse
 import sys
 
+NODES_MAX = 8192
 FIRST = 1 << 40
 LAST_ID = (1 << 53) - 1
 
@@ -54,8 +56,17 @@ def backend(name):
     return f"      backendRefs:\n        - {{name: {name}, port: 8400}}\n"
 
 
+def nodes(text):
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= NODES_MAX:
+        raise argparse.ArgumentTypeError(f"wants an integer in 1..{NODES_MAX}, has {text!r}")
+    return int(text)
+
+
 def main():
-    count = int(sys.argv[1])
+    parser = argparse.ArgumentParser(prog="make_gateway.py", description=__doc__.partition(" - ")[2],
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", metavar="NODES", type=nodes, help="replicas of the StatefulSet in attnd.yaml")
+    count = parser.parse_args().nodes
     out = """# SPDX-License-Identifier: Apache-2.0
 # gateway.yaml - made by make_gateway.py %d, for as many daemons as attnd.yaml has: a Service for each, and the route that chooses between them.
 #

@@ -10,6 +10,12 @@ if [ ! -x $venv/bin/kubernetes-validate ]; then
 fi
 python3 packaging/kubernetes/make_gateway.py 3 >"$WORK/gateway.yaml"
 expect 'gateway.yaml is what make_gateway.py writes' '' "$(diff packaging/kubernetes/gateway.yaml "$WORK/gateway.yaml" | head -3)"
+# refused [ARG...] - the exit code, and the last line of what it says
+refused() { python3 packaging/kubernetes/make_gateway.py "$@" >"$WORK/made" 2>"$WORK/said"; echo "$? $(wc -c <"$WORK/made") $(tail -n 1 "$WORK/said")"; }
+expect 'how many nodes, is wanted' '2 0 make_gateway.py: error: the following arguments are required: NODES' "$(refused)"
+for wrong in x 0 -1 8193 2.5; do
+    expect "nodes: $wrong" "2 0 make_gateway.py: error: argument NODES: wants an integer in 1..8192, has '$wrong'" "$(refused -- $wrong)"
+done
 if [ ! -x $venv/bin/kubernetes-validate ]; then
     lacks 'the manifests: kubernetes-validate cannot be had from PyPI'
     finish
