@@ -73,7 +73,7 @@ endif
 BIT_STABLE := -ffp-contract=off -fno-fast-math
 CPPFLAGS_ALL := -I. -I$(LLHTTP_INCLUDE) $(if $(CUDA_INCLUDE),-isystem $(CUDA_INCLUDE)) -D_GNU_SOURCE -DLLHTTP_STRICT_MODE=1 $(CPPFLAGS)
 # The library's objects are the daemon's: what attnd.h does not name is hidden.
-CFLAGS_ALL = -std=c11 -fPIC -fvisibility=hidden $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES)) -pthread \
+CFLAGS_ALL = -std=c11 -fPIC -fvisibility=hidden $(WARNINGS) $(MODE_FLAGS_$(MODE)) $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null) -pthread \
              $(CFLAGS) $(BIT_STABLE)
 LDFLAGS_ALL = $(filter -fsanitize=%,$(MODE_FLAGS_$(MODE))) -pthread $(LDFLAGS)
 LIBS = $(shell pkg-config --libs $(PACKAGES)) -lm
@@ -172,7 +172,15 @@ $(call object,$(wildcard kernels/cpu/*.c)): override CC := gcc
 $(call object,$(wildcard kernels/cpu/*.c)): MODE_FLAGS_fuzz := -O2 -g
 endif
 
+# What is not there of what a folder's sources include: said before the compiler says less. Looked for once, when the first of them is compiled.
+hash := \#
+missing = $(shell for tool in $(firstword $(CC)) pkg-config; do command -v $$tool >/dev/null || echo $$tool; done; \
+	printf '$(hash)if !__has_include(<%s>)\n%s\n$(hash)endif\n' $(foreach h,$1,$h $h) | $(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -E -P -x c - 2>/dev/null; true)
+MISSING_server = $(eval MISSING_server := $$(call missing,uv.h llhttp.h cjson/cJSON.h xxhash.h sha2.h))$(MISSING_server)
+MISSING_clients = $(eval MISSING_clients := $$(call missing,curl/curl.h cjson/cJSON.h sha2.h))$(MISSING_clients)
+
 $(B)/obj/%.o: %.c $(B)/flags
+	$(if $(MISSING_$(firstword $(subst /, ,$<))),$(error missing: $(MISSING_$(firstword $(subst /, ,$<))); run: bash bootstrap))
 	$(say) CC $@
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) $(ISA_FLAGS) -MMD -MP -c -o $@ $<

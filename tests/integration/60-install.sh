@@ -58,6 +58,9 @@ expect 'nor an empty folder of ours' '' "$(find "$WORK/root" -type d -name 'attn
 # ---- the archive
 if [ -e .git ] && git rev-parse -q --verify HEAD >/dev/null; then
     git clone -q --no-hardlinks . "$WORK/clone"
+    bare() { make -C "$WORK/clone" LLHTTP_INCLUDE="$WORK/none" LLHTTP_DIR="$WORK/none" "$@" 2>&1 | sed -n 's/^Makefile:[0-9]*: //p'; }
+    expect 'without bootstrap: make, make demo and make run say what is missing' "$(printf '%s\n' '*** missing: llhttp.h; run: bash bootstrap.  Stop.'{,,})" \
+        "$(bare; bare demo; bare run -j2)"
     (cd "$WORK/clone" && bash scripts/make_dist.sh) >"$WORK/first"
     name=$(awk '{print $2}' "$WORK/first")
     cp "$WORK/clone/build/dist/$name" "$WORK/archive.tar.gz"
