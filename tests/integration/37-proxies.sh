@@ -72,7 +72,11 @@ common() {
         expect "$name: it is found with its node" "n$node" "$(header -H "X-Attnd-Node: n$node" "$URL/v1/sequences/$id")"
         ids[node]=$id
     done
+    for other in n9 n10 n01 x; do
+        expect "$name: $other, which is no node" '404 no_node X-Attnd-Node names a node that the proxy does not know' "$(ask -H "X-Attnd-Node: $other" "$URL/v1/sequences/${ids[1]}" | problem)"
+    done
     if $by_id; then
+        expect "$name: an id of no node" '421 other_node' "$(ask "$URL/v1/sequences/$(((9 << 40) + 1))" | jq -r '"\(.status) \(.code)"')"
         expect "$name: and by its id alone" 'n0 n1 n2' "$(for id in "${ids[@]}"; do header "$URL/v1/sequences/$id"; done | paste -sd' ')"
     fi
     id=${ids[1]} other=${ids[2]}
