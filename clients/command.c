@@ -46,8 +46,11 @@ bool command_read_integer(const char *what, const char *text, uint64_t low, uint
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end || errno || number < low || number > high) {
-        command_usage("%s wants an integer in %llu..%llu, not \"%.40s\"", what, (unsigned long long)low,
-                      (unsigned long long)high, text);
+        if (low == high)
+            command_usage("%s wants %llu, not \"%.40s\"", what, (unsigned long long)low, text);
+        else
+            command_usage("%s wants an integer in %llu..%llu, not \"%.40s\"", what, (unsigned long long)low,
+                          (unsigned long long)high, text);
         return false;
     }
     *value = number;

@@ -304,7 +304,10 @@ int arguments_integer(struct arguments *a, const char *name, int64_t min, int64_
         *value = number;
         return 0;
     }
-    snprintf(wants, sizeof wants, "wants an integer in %lld..%lld", (long long)min, (long long)max);
+    if (min == max)
+        snprintf(wants, sizeof wants, "wants %lld", (long long)min);
+    else
+        snprintf(wants, sizeof wants, "wants an integer in %lld..%lld", (long long)min, (long long)max);
     return arguments_refuse(a, name, wants);
 }
 

@@ -131,6 +131,18 @@ static const struct {
     {"text=123456789", "{\"text\":\"123456789\"}", "text: wants a string of at most 8 bytes"},
 };
 
+/* A range of one value (bug: "wants an integer in 0..0"). */
+START_TEST(one_value_is_no_range)
+{
+    int64_t n = 0;
+    begin("", "{\"n\":1}");
+    ck_assert_int_eq(arguments_of_json(&a, &x, names, NULL), 0);
+    ck_assert_int_eq(arguments_integer(&a, "n", 0, 0, &n), ATTND_INVALID);
+    ck_assert_str_eq(detail(), "/n: wants 0");
+    arguments_close(&a);
+}
+END_TEST
+
 START_TEST(refuses_both_alike)
 {
     for (int in_body = 0; in_body < 2; in_body++) {
@@ -196,6 +208,7 @@ TCase *arguments_case(void)
     tcase_add_loop_test(tc, takes_queries_apart, 0, sizeof queries / sizeof queries[0]);
     tcase_add_test(tc, reads_both_alike);
     tcase_add_loop_test(tc, refuses_both_alike, 0, sizeof wrong / sizeof wrong[0]);
+    tcase_add_test(tc, one_value_is_no_range);
     tcase_add_test(tc, tells_where_a_parameter_belongs);
     tcase_add_test(tc, random_queries_are_harmless);
     return tc;
