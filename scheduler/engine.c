@@ -274,14 +274,13 @@ static bool answer_question(struct engine *e)
     return any;
 }
 
-/* Tell those who listen what has happened. */
+/* Tell one of those who listen what has happened: the next step waits meanwhile. */
 static bool tell_news(struct engine *e)
 {
-    struct request *request;
-    bool any = false;
-    for (; e->state.listeners.first && (request = history_news(&e->state)); any = true)
+    struct request *request = e->state.listeners.first ? history_news(&e->state) : NULL;
+    if (request)
         complete(request, e);
-    return any;
+    return request;
 }
 
 /* Of the step being formed. */

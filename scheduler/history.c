@@ -10,6 +10,8 @@
 static const double LEAST_S = 0.02, /* between two answers to one who listens */
     MOST_S = 1;                     /* that one waits without */
 
+enum { READ_MOST = REQUEST_EVENTS_MAX }; /* changes that are looked at for one in a turn */
+
 static struct block_log *log_of(const struct engine_state *state)
 {
     return block_tables_log(step_tables(state->steps));
@@ -196,14 +198,15 @@ static bool concerns(const struct request *request, const struct block_change *c
     return (request->events.types & of) && (c->kind == CHANGE_STEP || inspect_sees(request, c->key));
 }
 
-/* Copy what there is for somebody, as much as one answer has. */
+/* Copy what there is for somebody: as much as one answer has, out of as much as there is time for in a turn. */
 static void copy_news(struct engine_state *state, struct request *request)
 {
     struct request_events *ask = &request->events;
     struct block_log *log = log_of(state);
     struct block_change c;
     uint64_t wanted = ask->next;
-    while (ask->count < REQUEST_EVENTS_MAX && block_log_read(log, &ask->next, &c, 1)) {
+    for (uint32_t n = 0;
+         n < READ_MOST && ask->count < REQUEST_EVENTS_MAX && block_log_read(log, &ask->next, &c, 1); n++) {
         if (wanted != 0)
             ask->missed = c.number - wanted;
         ask->resumed = wanted ? c.number : ask->resumed;
