@@ -173,6 +173,7 @@ int journal_files_check(const char *folder, char reason[JOURNAL_REASON_BYTES])
 int journal_files_open(struct journal_files *f, const char *folder, uint64_t file_bytes, uint64_t bytes_max,
                        char reason[JOURNAL_REASON_BYTES])
 {
+    char path[JOURNAL_PLACE_BYTES];
     struct tm t;
     time_t now = time(NULL);
     *f = (struct journal_files){.fd = -1, .file_bytes = file_bytes};
@@ -191,7 +192,9 @@ int journal_files_open(struct journal_files *f, const char *folder, uint64_t fil
     const char *failure = begin_file(f);
     if (!failure)
         return 0;
-    free(f->buffer);
+    journal_files_close(f);
+    path_of(f->folder, f->name, f->file, path);
+    (void)unlink(path); /* of which nothing is written */
     return refuse(reason, folder, failure);
 }
 

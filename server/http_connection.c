@@ -89,6 +89,7 @@ struct connection {
     size_t unsent;   /* of an answer, when it was */
     struct http_parser parser;
     uint64_t peer, number; /* peer.h; of the connection, none is used twice */
+    char client[PEER_NAME_BYTES];
 
     size_t head_bytes;  /* front of `input` that belongs to the current request */
     size_t input_bytes; /* filled part of `input` */
@@ -530,6 +531,7 @@ static void begin_exchange(struct connection *c)
                                 .peer = c->peer,
                                 .is_owner = c->is_owner,
                                 .connection = c->number,
+                                .client = c->client,
                                 .begun_ns = uv_hrtime(),
                                 .http_status = 200,
                                 .content_type = "application/json",
@@ -747,6 +749,7 @@ static bool read_proxy(struct connection *c)
     c->is_owner = false; /* that is the proxy */
     if (client.ss_family != AF_UNSPEC) {
         c->peer = peer_of_address((const struct sockaddr *)&client);
+        peer_name((const struct sockaddr *)&client, c->client);
         c->by_address = true;
     }
     c->input_bytes -= (size_t)n;
@@ -924,6 +927,7 @@ static bool note_peer(struct connection *c)
     c->number = ++c->all->accepted;
     c->peer = 0;
     c->is_owner = false;
+    snprintf(c->client, sizeof c->client, "a unix socket");
     if (c->is_unix) {
         c->is_owner = uv_fileno(&c->handle.any, &fd) == 0 && peer_of_socket(fd, &c->peer) &&
                       (c->peer == 0 || c->peer == geteuid());
@@ -932,6 +936,7 @@ static bool note_peer(struct connection *c)
     if (uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) != 0)
         return false;
     c->peer = peer_of_address((const struct sockaddr *)&address);
+    peer_name((const struct sockaddr *)&address, c->client);
     return !l->proxy_protocol || address_ranges_contain(l->trusted, (const struct sockaddr *)&address);
 }
 

@@ -30,6 +30,7 @@ struct http_exchange {
     const struct listen_options *listener; /* at which its client came in */
     uint64_t begun_ns;                     /* uv_hrtime(), when its head was there */
     uint64_t peer, connection; /* who asks (peer.h), and a number of the connection that no other has */
+    const char *client;        /* the same for the log: an address, or "a unix socket" */
     bool is_owner;             /* on a unix socket: its process runs as we do, or as root */
     struct http_text body;     /* all of it, when it was collected */
 

@@ -3,6 +3,7 @@
 #include "server/http_reply.h"
 
 #include "config/log.h"
+#include "server/keys.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -68,8 +69,10 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     }
     json_close(w, '}');
     json_raw(w, "\n");
-    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), x->head.id, "refused %.*s: %d %s: %s",
-                (int)x->head.path.n, x->head.path.bytes, x->http_status, status_code(status), all);
+    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), x->head.id,
+                "refused %s %.*s from %s%s%s: %d %s: %s", http_method_name(x->head.method), (int)x->head.path.n,
+                x->head.path.bytes, x->client ? x->client : "nobody", x->key ? ", key " : "",
+                x->key ? x->key->name : "", x->http_status, status_code(status), all);
 }
 
 void http_problem(struct http_exchange *x, int status, const char *format, ...)

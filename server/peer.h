@@ -15,4 +15,8 @@ bool peer_of_socket(int fd, uint64_t *uid);
  * another IPv6 address counts by its first 64 bits, since one host has all of these. */
 uint64_t peer_of_address(const struct sockaddr *address);
 
+/* peer_name: an IP address in words, without its port. */
+enum { PEER_NAME_BYTES = 46 };
+void peer_name(const struct sockaddr *address, char name[PEER_NAME_BYTES]);
+
 #endif

@@ -737,9 +737,10 @@ void routes_answered(struct http_exchange *x, void *cookie)
     uint32_t number = x->route ? x->route_number : daemon->tally->routes;
     uint64_t took_ns = uv_hrtime() - x->begun_ns;
     http_tally_note(daemon->tally, number, x->http_status, took_ns);
-    log_line(LOG_DEBUG, "%s %.*s %d after %.3f ms%s%s (request %s)", http_method_name(x->head.method),
-             (int)x->head.path.n, x->head.path.bytes, x->http_status, (double)took_ns * 1e-6,
-             x->key ? ", key " : "", x->key ? x->key->name : "", x->head.id);
+    log_line(LOG_DEBUG, "%s %.*s from %s%s%s: %d after %.3f ms (request %s)",
+             http_method_name(x->head.method), (int)x->head.path.n, x->head.path.bytes, x->client,
+             x->key ? ", key " : "", x->key ? x->key->name : "", x->http_status, (double)took_ns * 1e-6,
+             x->head.id);
 }
 
 /* End a deferred exchange in place of the engine. */

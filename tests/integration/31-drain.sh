@@ -50,5 +50,5 @@ stop_daemon
 expect 'a workload in the background does not hold the end' 0 $?
 expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,info workload 1 is cut off by the end of the daemon' \
     "$(logged info | grep '^info workload' | sed 's/ after .*//' | paste -sd,)"
-expect 'and, where that is wanted, each request' 'debug POST /v1/workloads 202,debug GET /v1/sequences/77 404' "$(logged debug | grep sequences/77 -B1 | grep -v refused | sed 's/ after .*//' | paste -sd,)"
+expect 'and, where that is wanted, each request' 'debug POST /v1/workloads from 127.0.0.1: 202,warning refused GET /v1/sequences/77 from 127.0.0.1: 404,debug GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|warning\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
 finish

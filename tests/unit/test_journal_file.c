@@ -237,6 +237,23 @@ START_TEST(a_full_disk_ends_it_with_a_whole_record)
 }
 END_TEST
 
+/* Bug: what was opened before the failure was given back twice. */
+START_TEST(a_disk_that_is_full_at_the_start)
+{
+    struct journal_files files;
+    struct rlimit limit = {0, 0};
+    char reason[JOURNAL_REASON_BYTES];
+    remove_files();
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_int_ne(journal_files_open(&files, folder, 1 << 20, 1 << 30, reason), 0);
+    ck_assert_msg(strstr(reason, "ulimit") != NULL, "%s", reason);
+    ck_assert_ptr_null(files.buffer);
+    ck_assert_int_eq(files.fd, -1);
+}
+END_TEST
+
 START_TEST(it_is_bounded_and_makes_room)
 {
     struct journal_files files;
@@ -287,6 +304,7 @@ TCase *journal_file_case(void)
     tcase_add_test(tc, a_flipped_bit_is_named);
     tcase_add_test(tc, a_lost_file_is_named);
     tcase_add_test(tc, a_full_disk_ends_it_with_a_whole_record);
+    tcase_add_test(tc, a_disk_that_is_full_at_the_start);
     tcase_add_test(tc, it_is_bounded_and_makes_room);
     tcase_add_test(tc, the_head_of_the_last_file_counts);
     return tc;
