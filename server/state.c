@@ -465,6 +465,7 @@ struct saved {
 struct home {
     uint64_t id; /* 0: none */
     uint32_t index;
+    uint32_t tokens; /* that it has up to the end of this block */
 };
 
 struct saving {
@@ -543,30 +544,34 @@ static void drop_leases(struct daemon_state *daemon)
     } while (cursor);
 }
 
-/* The sequence whose front this one shares, among those that are saved; and note its own blocks. Only whole blocks of
- * tokens that all layers have count. */
+/* The sequence whose front this one shares, among those that are saved; and note its own blocks. Only tokens that all layers have
+ * count. A block that is not full is shared between sequences that have not declared max_tokens: who did is promised
+ * the block to which it is copied by the next write. */
 static void find_base(struct saving *s, const struct request_described *d, struct snapshot_sequence *q)
 {
-    uint32_t whole = d->length / s->g->block_size;
+    uint32_t block_size = s->g->block_size;
     if (!d->blocks) { /* it comes in, and others may go: no block is where it was */
         memset(s->homes, 0, s->daemon->config->pool_blocks * sizeof *s->homes);
         return;
     }
-    for (uint32_t i = whole; i-- > 0 && !q->base;) {
+    for (uint32_t i = (d->length + block_size - 1) / block_size; i-- > 0 && !q->base;) {
         const struct home *home = &s->homes[d->blocks[i]];
-        if (!home->id || home->index != i)
+        uint32_t tokens = home->tokens < d->length ? home->tokens : d->length;
+        if (!home->id || home->index != i || (d->options.max_tokens && tokens % block_size))
             continue;
         q->base = home->id;
-        q->shared = (i + 1) * s->g->block_size;
+        q->shared = tokens;
     }
 }
 
 static void note_blocks(struct saving *s, const struct request_described *d, uint64_t id)
 {
-    for (uint32_t i = 0; d->blocks && i < d->length / s->g->block_size; i++) {
+    uint32_t block_size = s->g->block_size, at = 0;
+    for (uint32_t i = 0; d->blocks && at < d->length; i++) {
         struct home *home = &s->homes[d->blocks[i]];
-        if (!home->id)
-            *home = (struct home){id, i};
+        at = d->length - at < block_size ? d->length : at + block_size;
+        if (!home->id && !(d->options.max_tokens && at % block_size))
+            *home = (struct home){id, i, at};
     }
 }
 

@@ -55,6 +55,24 @@ expect 'blocks are kept for who has declared them' 20 "$(curl -s "$URL/v1/sequen
 expect 'every count adds up' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
 expect 'the snapshot is used up' '' "$(files)"
 
+# ---- forks that have not written yet need no more blocks than they had (bug: each came back with a last block of its own, or not at all)
+kill_daemon
+begin --set pool.blocks=8
+curl -s -o /dev/null --json '{"id":7}' "$URL/v1/sequences"
+append 7 0 5
+curl -s -o /dev/null --json '{"count":40}' "$URL/v1/sequences/7/fork"
+curl -s -o /dev/null --json '{"id":77,"max_tokens":8}' "$URL/v1/sequences"
+append 77 0 7
+curl -s -o /dev/null --json '{"count":1}' "$URL/v1/sequences/77/fork"
+before=$(listed) attended=$(seen 7 77) free=$(curl -s "$URL/stats" | jq .pool.free)
+stop_daemon
+begin --set pool.blocks=8
+expect 'forks share a half-full block again' "$before" "$(listed)"
+expect 'but where one declared its length' $((free - 1)) "$(curl -s "$URL/stats" | jq .pool.free)"
+expect 'to the bit, again' "$attended" "$(seen 7 77)"
+expect 'and the counts add up' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
+curl -s -o /dev/null -X DELETE "$URL/v1/sequences/77"
+
 # ---- once
 kill_daemon
 begin
