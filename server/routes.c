@@ -959,6 +959,8 @@ void routes_deliver(struct daemon_state *daemon)
                                            .tally = daemon->tally,
                                            .memory_used = atomic_load(&daemon->memory.used),
                                            .memory_limit = daemon->memory.limit,
+                                           .restored = daemon->restored,
+                                           .not_restored = daemon->not_restored,
                                            .memory_refused = atomic_load(&daemon->memory.refused),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .longest_turn_s = daemon->longest_turns_s[0],

@@ -38,6 +38,7 @@ struct daemon_state {
     struct loop_turns turns;              /* the latest ones */
     struct memory_budget memory;          /* memory.bytes */
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
+    uint32_t restored, not_restored;      /* sequences of the snapshot, by the start */
     struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
     char *openapi;                        /* the text of /openapi.json */
     struct http_tally *tally;             /* of what was answered, likewise */

@@ -942,6 +942,8 @@ static bool restore_all(struct restoring *r)
                      (unsigned long long)snapshot_id(r->reader, n), r->reason);
     }
     free(done);
+    r->daemon->restored = r->restored;
+    r->daemon->not_restored = count - r->restored;
     if (r->daemon->leaving)
         return false;
     log_line(LOG_INFO, "restored: %u of %u sequences, %llu MiB", r->restored, count,

@@ -67,6 +67,7 @@ curl -s -o /dev/null --json '{"count":1}' "$URL/v1/sequences/77/fork"
 before=$(listed) attended=$(seen 7 77) free=$(curl -s "$URL/stats" | jq .pool.free)
 stop_daemon
 begin --set pool.blocks=8
+expect 'figures say how many came back' '43 0' "$(curl -s "$URL/metrics" | sed -n 's/^attnd_sequences_\(not_\)\?restored //p' | paste -sd' ')"
 expect 'forks share a half-full block again' "$before" "$(listed)"
 expect 'but where one declared its length' $((free - 1)) "$(curl -s "$URL/stats" | jq .pool.free)"
 expect 'to the bit, again' "$attended" "$(seen 7 77)"
