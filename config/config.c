@@ -818,6 +818,14 @@ static int check_file_blocks(const struct config *c, char error[CONFIG_ERROR_BYT
 }
 
 /* What the journal cannot record yet. */
+static int check_memory(const struct config *c, char error[CONFIG_ERROR_BYTES])
+{
+    static_assert(CONFIG_MEMORY_LEAST == 64 << 20, "the sentence says so");
+    if (c->memory_bytes == 0 || c->memory_bytes >= CONFIG_MEMORY_LEAST)
+        return 0;
+    return misfit(c, "memory.bytes", "wants at least 64MiB, or 0: what is left after the start", error);
+}
+
 static int check_journal(const struct config *c, char error[CONFIG_ERROR_BYTES])
 {
     if (!c->journal_path[0])
@@ -887,6 +895,8 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         rc = resolve_staging(config, error);
     if (rc == 0)
         rc = check_file_blocks(config, error);
+    if (rc == 0)
+        rc = check_memory(config, error);
     if (rc == 0)
         rc = check_journal(config, error);
     if (rc == 0)

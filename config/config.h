@@ -21,6 +21,7 @@ enum {
     CONFIG_ERROR_BYTES = 512,
     CONFIG_FILE_BYTES_MAX = 1 << 20,
     CONFIG_SMALL_BODY_BYTES = 1 << 20, /* of a body that is not large */
+    CONFIG_MEMORY_LEAST = 64 << 20,    /* of memory.bytes: less serves nobody */
     CONFIG_LISTENERS_MAX = 8,
     CONFIG_NODE_MAX = (1 << 13) - 1 /* ids have 53 bits */
 };

@@ -31,7 +31,8 @@ static int bind_unix(uv_loop_t *loop, struct http_listener *l)
     if (l->options->address.fd)
         return uv_pipe_open(&l->handle.pipe, l->options->address.fd);
     listen_address_clear(path, SOCK_STREAM);
-    int rc = listen_address_has_folder(path) ? uv_pipe_bind(&l->handle.pipe, path) : UV_ENOENT;
+    int rc = uv_translate_sys_error(listen_address_folder(&l->options->address));
+    rc = rc == 0 ? uv_pipe_bind(&l->handle.pipe, path) : rc;
     return rc == 0 ? uv_translate_sys_error(listen_address_restrict(l->options)) : rc;
 }
 

@@ -3,19 +3,18 @@
 #include "server/listen_address.h"
 
 #include "config/log.h"
+#include "server/service.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { FIRST_FD = 3 /* sd_listen_fds(3) */ };
 
 static int refuse(char reason[ADDRESS_REASON_BYTES], const char *why, const char *text)
 {
@@ -67,11 +66,11 @@ static int parse_fd(const char *text, int fds, struct listen_address *address,
     int listens = 0;
     char *end;
     long fd = strtol(text + 3, &end, 10);
-    if (text[3] < '0' || text[3] > '9' || *end != '\0' || fd < FIRST_FD ||
-        (fds != LISTEN_FDS_UNKNOWN && fd >= fds))
+    int below = fds != LISTEN_FDS_UNKNOWN ? fds : SERVICE_SOCKETS_FIRST + SERVICE_SOCKETS_MAX;
+    if (text[3] < '0' || text[3] > '9' || *end != '\0' || fd < SERVICE_SOCKETS_FIRST || fd >= below)
         return refuse(reason, "no such socket was handed over (LISTEN_FDS counts them, from fd:3 on)", text);
     if (fds == LISTEN_FDS_UNKNOWN) {
-        address->fd = fd < INT_MAX ? (int)fd : INT_MAX;
+        address->fd = (int)fd;
         address->is_unix = address->is_local = true;
         return 0;
     }
@@ -145,14 +144,41 @@ void listen_address_clear(const char *path, int type)
     close(fd);
 }
 
-bool listen_address_has_folder(const char *path)
+int listen_address_folder(const struct listen_address *address)
 {
-    char folder[sizeof((struct sockaddr_un *)0)->sun_path];
-    const char *slash = strrchr(path, '/');
-    if (!slash || slash == path)
-        return true;
-    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
-    return access(folder, F_OK) == 0 || errno != ENOENT;
+    char folder[sizeof address->path];
+    const char *path = address->path, *slash = strrchr(path, '/');
+    if (!address->is_unix || address->fd)
+        return 0;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
+bool listen_address_may_come(const struct listen_address *address)
+{
+    static const char runtime[] = "/run/";
+    return strncmp(address->path, runtime, sizeof runtime - 1) == 0;
+}
+
+bool listen_address_is_same(const struct listen_address *a, const struct listen_address *b)
+{
+    struct sockaddr_in v4[2];
+    struct sockaddr_in6 v6[2];
+    if (a->fd || b->fd)
+        return a->fd == b->fd;
+    if (a->is_unix || b->is_unix)
+        return strcmp(a->path, b->path) == 0; /* "" where it is none */
+    if (a->ip.ss_family != b->ip.ss_family)
+        return false;
+    memcpy(&v4[0], &a->ip, sizeof v4[0]);
+    memcpy(&v4[1], &b->ip, sizeof v4[1]);
+    memcpy(&v6[0], &a->ip, sizeof v6[0]);
+    memcpy(&v6[1], &b->ip, sizeof v6[1]);
+    if (a->ip.ss_family == AF_INET)
+        return v4[0].sin_port && v4[0].sin_port == v4[1].sin_port &&
+               v4[0].sin_addr.s_addr == v4[1].sin_addr.s_addr;
+    return v6[0].sin6_port && v6[0].sin6_port == v6[1].sin6_port &&
+           memcmp(&v6[0].sin6_addr, &v6[1].sin6_addr, sizeof v6[0].sin6_addr) == 0;
 }
 
 static bool find_group(const char *name, gid_t *id)

@@ -36,16 +36,20 @@ struct listen_options {
 };
 
 /* listen_address_parse(text, fds, address, reason): file descriptors below `fds` have been handed over; LISTEN_FDS_UNKNOWN: another
- * process will have them, and fd:N is taken for a unix socket. 0, or ATTND_INVALID with a sentence in `reason`. */
+ * process will have them, SERVICE_SOCKETS_MAX at most, and fd:N is taken for a unix socket. 0, or ATTND_INVALID with a sentence in `reason`. */
 enum { LISTEN_FDS_UNKNOWN = -1 };
 MUST_USE int listen_address_parse(const char *text, int fds, struct listen_address *address,
                                   char reason[ADDRESS_REASON_BYTES]);
 
 /* listen_address_clear(path, type): a socket file that nobody listens on any more (sockets of that type) is removed; one that is in use
- * is not touched. listen_address_has_folder: whether the folder of a socket is there: libuv says EACCES where it is not.
+ * is not touched. listen_address_folder: 0, or an errno where no socket can be made in its folder: libuv says EACCES where that is
+ * missing. listen_address_may_come: whether the folder may be made by the service manager at the start (RuntimeDirectory=, in /run).
+ * listen_address_is_same: whether two listeners cannot both have it; port 0 is another one each time.
  * listen_address_has_group: whether this machine has such a group. listen_address_restrict: give a bound unix socket its mode and group; 0 or an errno. */
 void listen_address_clear(const char *path, int type);
-bool listen_address_has_folder(const char *path);
+MUST_USE int listen_address_folder(const struct listen_address *address);
+bool listen_address_may_come(const struct listen_address *address);
+bool listen_address_is_same(const struct listen_address *a, const struct listen_address *b);
 bool listen_address_has_group(const char *name);
 MUST_USE int listen_address_restrict(const struct listen_options *options);
 

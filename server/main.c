@@ -25,6 +25,7 @@
 #include <uv.h>
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <malloc.h>
@@ -117,11 +118,11 @@ enum {
     LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
     TRIM_MS = 500,         /* between two looks for unused memory, */
     IDLE_TRIMS = 4,        /* and looks after which it goes back */
-    BUDGET_LEAST = 64 << 20,
-    MANAGERS = 32,     /* connections to the management listener */
-    RING_FILES = 4,    /* of a client with registered memory, one with another */
-    OTHER_FILES = 192, /* beside connections: refusals, the loop's, a GPU's, libraries' */
-    END_TIMEOUTS = 4   /* for the end: two steps in flight, one more, closing the device */
+    MANAGERS = 32,         /* connections to the management listener */
+    RING_FILES = 4,        /* of a client with registered memory, one with another */
+    OTHER_FILES = 192,     /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    PROBE_BYTES = 4096,    /* written where the journal is to be */
+    END_TIMEOUTS = 4       /* for the end: two steps in flight, one more, closing the device */
 };
 
 static const uint64_t BUDGET_UNKNOWN = UINT64_C(1) << 40,
@@ -689,7 +690,6 @@ static enum exit_code open_journal(struct daemon *d)
     char reason[JOURNAL_REASON_BYTES];
     if (!d->state.config->journal_path[0])
         return EXIT_OK;
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like others */
     int rc = journal_create(&options, &d->journal, reason);
     if (rc == 0)
         return EXIT_OK;
@@ -742,35 +742,40 @@ static uint64_t history_bytes(const struct config *config)
     return block_log_bytes(config->pool_blocks, config->limits.sequences, config->history_epochs);
 }
 
-/* What is left for clients, now that the pool and all that is fixed has been taken; or memory.bytes. False: it is too
- * little to serve anybody. */
-static bool set_budget(struct daemon *d)
+/* What is left for clients of what is available after the start; or memory.bytes. 0, with a sentence on stderr: it is
+ * too little to serve anybody. */
+static uint64_t budget_of(const struct config *config, uint64_t available)
 {
-    const struct config *config = d->state.config;
-    uint64_t connections = connection_bytes(config), available = host_memory_available(),
-             fixed = connections + history_bytes(config), left = available > fixed ? available - fixed : 0;
-    d->state.memory.limit = config->memory_bytes ? config->memory_bytes : available ? left : BUDGET_UNKNOWN;
-    if (available && config->memory_bytes > left) {
+    uint64_t connections = connection_bytes(config), fixed = connections + history_bytes(config),
+             left = available > fixed ? available - fixed : 0;
+    if (!available)
+        return config->memory_bytes ? config->memory_bytes : BUDGET_UNKNOWN;
+    if (config->memory_bytes > left) {
         fprintf(stderr,
                 "attnd: memory.bytes: %llu MiB are wanted; %llu MiB are available after the start, of which "
                 "limits.connections (%u) may take %llu MiB\n",
                 (unsigned long long)(config->memory_bytes >> 20), (unsigned long long)(available >> 20),
                 config->limits.connections, (unsigned long long)(connections >> 20));
-        return false;
+        return 0;
     }
-    if (d->state.memory.limit >= BUDGET_LEAST && (!available || left >= BUDGET_LEAST)) {
-        log_line(LOG_INFO, "memory.bytes: %llu MiB for what clients have under way",
-                 (unsigned long long)(d->state.memory.limit >> 20));
-        return true;
-    }
+    if (left >= CONFIG_MEMORY_LEAST)
+        return config->memory_bytes ? config->memory_bytes : left;
     fprintf(stderr,
             "attnd: memory.bytes: %llu MiB are available after the start, of which limits.connections (%u) "
             "may take %llu MiB; %llu MiB are left, and at least %d are wanted\n",
             (unsigned long long)(available >> 20), config->limits.connections,
-            (unsigned long long)(connections >> 20),
-            (unsigned long long)((config->memory_bytes ? config->memory_bytes : left) >> 20),
-            BUDGET_LEAST >> 20);
-    return false;
+            (unsigned long long)(connections >> 20), (unsigned long long)(left >> 20),
+            CONFIG_MEMORY_LEAST >> 20);
+    return 0;
+}
+
+static bool set_budget(struct daemon *d)
+{
+    d->state.memory.limit = budget_of(d->state.config, host_memory_available());
+    if (d->state.memory.limit)
+        log_line(LOG_INFO, "memory.bytes: %llu MiB for what clients have under way",
+                 (unsigned long long)(d->state.memory.limit >> 20));
+    return d->state.memory.limit > 0;
 }
 
 /* ---- what outlives the daemon ----------------------------------------------------------------------- */
@@ -955,8 +960,79 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     return EXIT_OK;
 }
 
+/* Whether the folder of a socket takes one. The check lets those in /run be missing: the service manager makes them at
+ * the start. */
+static enum exit_code check_folder(const struct listen_address *address, bool checks, const char *text,
+                                   const char *key)
+{
+    int error = listen_address_folder(address);
+    if (error == 0 || (checks && error == ENOENT && listen_address_may_come(address)))
+        return EXIT_OK;
+    fprintf(stderr, "attnd: cannot listen on %s: %s (set %s=...)\n", text,
+            uv_strerror(uv_translate_sys_error(error)), key);
+    return EXIT_UNAVAILABLE;
+}
+
+/* Whether each listener can have its address beside those before it. */
+static enum exit_code check_listeners(const struct config *config, bool checks,
+                                      const struct listen_options *options,
+                                      const struct listen_options *management,
+                                      const struct listen_options *transport)
+{
+    const struct {
+        const char *key, *text;
+        const struct listen_address *address;
+    } others[] = {{"transport.listen", config->transport.address, &transport->address},
+                  {"management.listen", config->management, &management->address}};
+    const struct listen_address *taken[CONFIG_LISTENERS_MAX + 2];
+    const char *by[CONFIG_LISTENERS_MAX + 2];
+    unsigned count = config->listener_count;
+    for (unsigned i = 0, n = 0; i < count + 2; i++) {
+        const char *key = i < count ? "listen" : others[i - count].key,
+                   *text = i < count ? config->listeners[i].address : others[i - count].text;
+        if (!text[0])
+            continue;
+        taken[n] = i < count ? &options[i].address : others[i - count].address;
+        by[n] = key;
+        for (unsigned j = 0; j < n; j++) {
+            if (listen_address_is_same(taken[j], taken[n])) {
+                fprintf(stderr, "attnd: %s: %s: %s has this address already\n", key, text, by[j]);
+                return EXIT_CONFIGURATION;
+            }
+        }
+        enum exit_code code = check_folder(taken[n++], checks, text, key);
+        if (code != EXIT_OK)
+            return code;
+    }
+    return EXIT_OK;
+}
+
+/* Whether a file of the journal can be made and written; it is removed again. Beside a daemon that runs, too. */
+static bool probe_journal(const char *folder)
+{
+    static const char zeros[PROBE_BYTES];
+    char path[JOURNAL_FOLDER_BYTES + 32];
+    snprintf(path, sizeof path, "%s/probe.%lld", folder, (long long)getpid());
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 && errno == EEXIST)
+        return true; /* of a process that was killed: the journal's own file says more */
+    ssize_t wrote = fd >= 0 ? write(fd, zeros, sizeof zeros) : -1;
+    int error = wrote < 0 ? errno : ENOSPC;
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+    }
+    if (wrote == (ssize_t)sizeof zeros)
+        return true;
+    fprintf(stderr, "attnd: journal.path: %s: %s\n", folder,
+            error == ENOSPC || error == EDQUOT ? "the disk is full"
+            : error == EFBIG                   ? "the file may not grow (ulimit -f)"
+                                               : "a file of the journal cannot be written");
+    return false;
+}
+
 /* Refuse what can be known to be wrong before anything is taken: the start and --check-config both do. Binds nothing, and
- * leaves no file. Folders of sockets are not looked for: the service manager makes them at the start. */
+ * leaves no file. */
 static enum exit_code check_start(struct daemon *d, bool checks, struct listen_options *options,
                                   struct listen_options *management, struct listen_options *transport)
 {
@@ -964,14 +1040,21 @@ static enum exit_code check_start(struct daemon *d, bool checks, struct listen_o
     char reason[JOURNAL_REASON_BYTES];
     static_assert((int)JOURNAL_REASON_BYTES >= (int)KV_PUBLISHER_REASON_BYTES,
                   "kv_publisher_check() writes so much");
-    d->fds = checks ? LISTEN_FDS_UNKNOWN : SERVICE_SOCKETS_FIRST + (int)service_sockets();
+    int handed = (int)service_sockets();
+    d->fds = checks && !handed ? LISTEN_FDS_UNKNOWN : SERVICE_SOCKETS_FIRST + handed;
     enum exit_code code = read_access(d, options, management, transport);
     if (code != EXIT_OK)
         return code;
+    code = check_listeners(config, checks, options, management, transport);
+    if (code != EXIT_OK)
+        return code;
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like others */
     if (config->journal_path[0] && journal_files_check(config->journal_path, reason) != 0) {
         fprintf(stderr, "attnd: journal.path: %s\n", reason);
         return EXIT_CONFIGURATION;
     }
+    if (config->journal_path[0] && !probe_journal(config->journal_path))
+        return EXIT_CONFIGURATION;
     int rc = config->events.endpoint[0] ? kv_publisher_check(config, reason) : 0;
     if (rc == 0)
         return EXIT_OK;
@@ -1163,14 +1246,14 @@ static enum exit_code check_state(const struct config *config)
         printf("%s\n", reason);
         return EXIT_OK;
     }
+    if (rc != 0)
+        return refuse_state(rc, reason);
+    rc = state_has_room(state, config->file_blocks * geometry_block_bytes(&config->geometry), reason);
+    if (rc == 0)
+        rc = state_ids_check(state, reason);
     if (rc != 0) {
-        fprintf(stderr, "attnd: %s\n", reason);
-        return EXIT_CONFIGURATION;
-    }
-    if (state_has_room(state, config->file_blocks * geometry_block_bytes(&config->geometry), reason) != 0) {
-        fprintf(stderr, "attnd: %s\n", reason);
         state_close(state);
-        return EXIT_UNAVAILABLE;
+        return refuse_state(rc, reason);
     }
     double rate = state_write_rate(state);
     printf("saving the pool          %.0f MB/s into state.dir: %.0f s at most (drain.save_deadline_s)\n",
@@ -1213,13 +1296,19 @@ static enum exit_code check_memory(const struct config *config)
                        clients);
     if (here)
         config_print_bytes(stdout, "available now", here);
-    bool fits = !here || fixed + (config->memory_bytes ? config->memory_bytes : BUDGET_LEAST) <= here;
-    if (fits && (!on_device || config->pool_bytes <= there))
-        return EXIT_OK;
-    fprintf(stderr, "attnd: this does not fit: %llu MiB are wanted%s, and %llu MiB are available\n",
-            (unsigned long long)((fits ? config->pool_bytes : fixed + BUDGET_LEAST) >> 20),
-            fits ? " on the GPU" : "", (unsigned long long)((fits ? there : here) >> 20));
-    return EXIT_CONFIGURATION;
+    uint64_t taken = fixed - connections - history, left = here > taken ? here - taken : 1;
+    bool fits = !here || taken < here;
+    if (fits && on_device && config->pool_bytes > there) {
+        fprintf(stderr,
+                "attnd: this does not fit: %llu MiB are wanted on the GPU, and %llu MiB are available\n",
+                (unsigned long long)(config->pool_bytes >> 20), (unsigned long long)(there >> 20));
+        return EXIT_UNAVAILABLE;
+    }
+    if (fits)
+        return budget_of(config, here ? left : 0) ? EXIT_OK : EXIT_UNAVAILABLE;
+    fprintf(stderr, "attnd: this does not fit: %llu MiB are wanted, and %llu MiB are available\n",
+            (unsigned long long)((fixed + CONFIG_MEMORY_LEAST) >> 20), (unsigned long long)(here >> 20));
+    return EXIT_UNAVAILABLE;
 }
 
 /* Whether the backend takes the configuration; a GPU is not opened. */
@@ -1239,6 +1328,7 @@ static enum exit_code check_config(const struct config *config)
 {
     struct listen_options options[CONFIG_LISTENERS_MAX], management = {0}, transport = {0};
     struct daemon d = {.state = {.config = config}};
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a refusal comes after the arithmetic, wherever both go */
     enum exit_code code = check_start(&d, true, options, &management, &transport);
     keys_destroy(d.state.keys);
     code = code == EXIT_OK ? check_backend(config) : code;

@@ -13,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MESSAGE_BYTES = 512, SOCKETS_MAX = 8 };
+enum { MESSAGE_BYTES = 512 };
 
 /* A whole number in the environment; 0 when there is none. */
 static unsigned long long number_of(const char *name)
@@ -51,7 +51,7 @@ void service_notify(const char *format, ...)
 unsigned service_sockets(void)
 {
     unsigned long long n = number_of("LISTEN_FDS");
-    if (number_of("LISTEN_PID") != (unsigned long long)getpid() || n > SOCKETS_MAX)
+    if (number_of("LISTEN_PID") != (unsigned long long)getpid() || n > SERVICE_SOCKETS_MAX)
         return 0;
     for (int fd = SERVICE_SOCKETS_FIRST; fd < SERVICE_SOCKETS_FIRST + (int)n; fd++)
         (void)fcntl(fd, F_SETFD, FD_CLOEXEC);

@@ -12,7 +12,7 @@ void service_notify(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 /* service_sockets: how many listening sockets were handed over; they are the file descriptors from
  * SERVICE_SOCKETS_FIRST on. They are not handed on. */
-enum { SERVICE_SOCKETS_FIRST = 3 };
+enum { SERVICE_SOCKETS_FIRST = 3, SERVICE_SOCKETS_MAX = 8 };
 unsigned service_sockets(void);
 
 /* service_watchdog_us: how often at least the manager wants to hear WATCHDOG=1; 0: never. */

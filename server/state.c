@@ -262,8 +262,8 @@ static int read_ids(struct state *s, struct ids *ids)
     return rc;
 }
 
-/* Put a file in the place of the one before; it is on the disk then. Errors are in errno. */
-static bool write_ids(const struct state *s, const struct ids *ids)
+/* Write what is to be the file; it is on the disk then. Errors are in errno. */
+static bool draft_ids(const struct state *s, const struct ids *ids)
 {
     char *text = malloc(IDS_BYTES);
     size_t n = 0;
@@ -287,7 +287,13 @@ static bool write_ids(const struct state *s, const struct ids *ids)
         close(fd);
     free(text);
     errno = error;
-    return good && renameat(s->dir, IDS_DRAFT, s->dir, IDS) == 0 && fsync(s->dir) == 0;
+    return good;
+}
+
+/* Put it in the place of the one before. */
+static bool write_ids(const struct state *s, const struct ids *ids)
+{
+    return draft_ids(s, ids) && renameat(s->dir, IDS_DRAFT, s->dir, IDS) == 0 && fsync(s->dir) == 0;
 }
 
 /* Call for each id that a request chooses. */
@@ -418,18 +424,44 @@ void state_ids_look(struct state *s, struct daemon_state *daemon)
     s->goes_ahead = uv_queue_work(daemon->loop, &s->ahead, go_ahead, after_go_ahead) == 0;
 }
 
+/* The file, which may not be there; ATTND_INVALID with a sentence where it is damaged. */
+static int load_ids(struct state *s, struct ids *ids, bool *is_there, char reason[STATE_REASON_BYTES])
+{
+    int rc = read_ids(s, ids);
+    *is_there = rc == 0;
+    if (rc != ATTND_MALFORMED)
+        return 0;
+    snprintf(reason, STATE_REASON_BYTES,
+             "state.dir: the file ids is damaged: which ids were given out is not known. Remove it if no "
+             "client has any from before, or give the daemon another node");
+    return ATTND_INVALID;
+}
+
+static int refuse_ids(char reason[STATE_REASON_BYTES])
+{
+    snprintf(reason, STATE_REASON_BYTES, "state.dir: the file ids cannot be written: %s", strerror(errno));
+    return ATTND_INVALID;
+}
+
+int state_ids_check(struct state *s, char reason[STATE_REASON_BYTES])
+{
+    struct ids ids;
+    bool is_there;
+    int rc = load_ids(s, &ids, &is_there, reason);
+    if (rc == 0 && !draft_ids(s, &ids))
+        rc = refuse_ids(reason);
+    (void)unlinkat(s->dir, IDS_DRAFT, 0);
+    return rc;
+}
+
 int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[STATE_REASON_BYTES])
 {
     uint64_t node = (uint64_t)daemon->config->node << SEQUENCE_NODE_SHIFT;
-    int rc = read_ids(s, &s->disk);
-    if (rc == ATTND_MALFORMED) {
-        snprintf(reason, STATE_REASON_BYTES,
-                 "state.dir: the file ids is damaged: which ids were given out is not known. Remove it if no "
-                 "client has any from "
-                 "before, or give the daemon another node");
-        return ATTND_INVALID;
-    }
-    if (rc != 0 || s->disk.next >> SEQUENCE_NODE_SHIFT != node >> SEQUENCE_NODE_SHIFT)
+    bool is_there;
+    int rc = load_ids(s, &s->disk, &is_there, reason);
+    if (rc != 0)
+        return rc;
+    if (!is_there || s->disk.next >> SEQUENCE_NODE_SHIFT != node >> SEQUENCE_NODE_SHIFT)
         s->disk = (struct ids){.next = node + 1};
     struct ids ids = s->disk;
     struct request *request = begin(daemon, REQUEST_IDS, 0);
@@ -438,11 +470,8 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
     ids.next = request->ids.reach + REQUEST_IDS_AHEAD;
     engine_release(daemon->engine, request);
     id_ranges_remove_below(&ids.chosen, ids.next);
-    if (!write_ids(s, &ids)) {
-        snprintf(reason, STATE_REASON_BYTES, "state.dir: the file ids cannot be written: %s",
-                 strerror(errno));
-        return ATTND_INVALID;
-    }
+    if (!write_ids(s, &ids))
+        return refuse_ids(reason);
     s->disk = s->known = ids;
     request = begin(daemon, REQUEST_IDS, 0);
     request->ids.limit = ids.next;

@@ -25,7 +25,9 @@ struct state;
 MUST_USE int state_open(const char *path, struct state **state, char reason[STATE_REASON_BYTES]);
 void state_close(struct state *state);
 
-/* state_ids_begin: no id that was given out before is given out again. 0, or ATTND_INVALID with a sentence. */
+/* state_ids_begin: no id that was given out before is given out again. 0, or ATTND_INVALID with a sentence. _check: whether it would
+ * say so; changes nothing. */
+MUST_USE int state_ids_check(struct state *state, char reason[STATE_REASON_BYTES]);
 MUST_USE int state_ids_begin(struct state *state, struct daemon_state *daemon,
                              char reason[STATE_REASON_BYTES]);
 
