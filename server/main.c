@@ -923,6 +923,20 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
     return !wrong;
 }
 
+/* Say that nobody can do anything, where nobody can. */
+static void warn_of_no_keys(const struct daemon *d)
+{
+    const struct config *config = d->state.config;
+    unsigned anonymous = config->transport.anonymous;
+    for (unsigned i = 0; i < config->listener_count; i++)
+        anonymous |= config->listeners[i].anonymous;
+    if (d->state.keys && keys_count(d->state.keys) == 0 && !anonymous)
+        log_line(LOG_WARNING,
+                 "keys.file: %s: has no keys: nobody can do anything until it has one (attnctl key new makes "
+                 "one; SIGHUP reads the file again)",
+                 config->keys_file);
+}
+
 /* What is said about clients, listeners and keys; EXIT_CONFIGURATION when it makes no sense. */
 static enum exit_code read_access(struct daemon *d, struct listen_options *options,
                                   struct listen_options *management, struct listen_options *transport)
@@ -1055,6 +1069,7 @@ static enum exit_code check_start(struct daemon *d, bool checks, struct listen_o
     }
     if (config->journal_path[0] && !probe_journal(config->journal_path))
         return EXIT_CONFIGURATION;
+    warn_of_no_keys(d);
     int rc = config->events.endpoint[0] ? kv_publisher_check(config, reason) : 0;
     if (rc == 0)
         return EXIT_OK;
