@@ -366,23 +366,40 @@ static bool store_mode(const cJSON *item, uint32_t *mode)
            (text && *text >= '0' && *text <= '7' && end && *end == '\0' && value >= 1 && value <= 0777);
 }
 
-static int store_listener(const cJSON *item, struct config_listener *l, char *reason)
+/* Refuse members that a listener has not. */
+static int check_members(const cJSON *item, char *reason)
 {
     static const char *const names[] = {"address", "anonymous", "proxy_protocol", "mode", "group"};
-    const cJSON *entry, *address = cJSON_IsObject(item) ? member(item, "address") : item,
-                        *proxy = member(item, "proxy_protocol"), *group = member(item, "group");
+    for (const cJSON *entry = cJSON_IsObject(item) ? item->child : NULL; entry; entry = entry->next) {
+        const char *near = NULL;
+        bool is_there = false;
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+            near = nearest_of(entry->string, near, names[i]);
+            is_there = is_there || strcmp(names[i], entry->string) == 0;
+        }
+        if (is_there)
+            continue;
+        snprintf(reason, CONFIG_ERROR_BYTES, "%.64s: no such member; %s%s", entry->string,
+                 near ? "did you mean " : "there are address, anonymous, proxy_protocol, mode and group",
+                 near ? near : "");
+        if (near)
+            strcat(reason, "?");
+        return ATTND_INVALID;
+    }
+    return 0;
+}
+
+static int store_listener(const cJSON *item, struct config_listener *l, char *reason)
+{
+    const cJSON *address = cJSON_IsObject(item) ? member(item, "address") : item,
+                *proxy = member(item, "proxy_protocol"), *group = member(item, "group");
     *l = (struct config_listener){.proxy_protocol = cJSON_IsTrue(proxy)};
+    if (check_members(item, reason) != 0)
+        return ATTND_INVALID;
     if (!cJSON_IsString(address) || strlen(address->valuestring) >= sizeof l->address)
         return wants(reason, "an address of at most 127 bytes, HOST:PORT, [HOST]:PORT, unix:PATH or fd:N, or "
                              "an object with one");
     strcpy(l->address, address->valuestring);
-    for (entry = cJSON_IsObject(item) ? item->child : NULL; entry; entry = entry->next) {
-        size_t i = 0;
-        while (i < sizeof names / sizeof names[0] && strcmp(names[i], entry->string) != 0)
-            i++;
-        if (i == sizeof names / sizeof names[0])
-            return wants(reason, "no other members than address, anonymous, proxy_protocol, mode and group");
-    }
     if (!store_anonymous(member(item, "anonymous"), &l->anonymous))
         return wants(reason, "none, read or infer as anonymous");
     if (proxy && !cJSON_IsBool(proxy))
@@ -565,16 +582,31 @@ static char *read_file(const char *path, size_t *bytes, char error[CONFIG_ERROR_
     return text;
 }
 
+/* Whether a text that is no JSON was not meant to be: it begins neither as that nor with a comment. */
+static bool is_other(const char *text, size_t bytes, size_t *begin)
+{
+    *begin = 0;
+    while (*begin < bytes && strchr(" \t\r\n", text[*begin]) && text[*begin])
+        ++*begin;
+    return *begin < bytes && !memchr("{[\"/", text[*begin], 4);
+}
+
 /* What is in a file, or would be in one: `file` is what errors call it. `text` is overwritten. */
 static int apply_text(struct config *c, const char *file, char *text, size_t bytes,
                       char error[CONFIG_ERROR_BYTES])
 {
     struct json_error wrong;
+    size_t begin;
     cJSON *tree = NULL;
     int rc = json_blank_comments(text, bytes, &wrong);
     if (rc == 0)
         rc = json_parse(text, bytes, &tree, &wrong);
-    if (rc != 0) {
+    if (rc != 0 && is_other(text, bytes, &begin)) {
+        struct json_place at = json_place(text, begin);
+        rc = fail(error,
+                  "%s:%u:%u: this is no JSON: a configuration is one JSON object, with comments if wanted",
+                  file, at.line, at.column);
+    } else if (rc != 0) {
         struct json_place at = json_place(text, wrong.offset);
         rc = fail(error, "%s:%u:%u: %s", file, at.line, at.column, wrong.reason);
     } else if (!cJSON_IsObject(tree)) {
@@ -606,15 +638,27 @@ static int apply_copy(struct config *c, const char *from, char error[CONFIG_ERRO
     return rc;
 }
 
-/* A value from a flag or the environment: JSON if it is JSON, else the text itself as a string. */
-static cJSON *parse_word(const struct key *key, const char *text)
+/* Whether a text that is no JSON was to be: [::1]:8400 is an address. */
+static bool is_broken_json(const struct key *key, const char *text)
 {
-    struct json_error ignored;
-    cJSON *item = NULL;
+    bool is_address = (key->kind == KIND_LISTEN || key->kind == KIND_LISTENER) && text[0] == '[' &&
+                      text[1] != '"' && text[1] != '{';
+    return !is_address && text[0] && strchr("[{\"", text[0]);
+}
+
+/* A value from a flag or the environment: JSON if it is JSON, else the text itself as a string. */
+static int parse_word(const struct key *key, const char *text, const char *place, cJSON **item,
+                      char error[CONFIG_ERROR_BYTES])
+{
+    struct json_error wrong;
     bool bare = key->kind == KIND_STRING || (key->kind == KIND_ENUM && key->names != off_on_names);
-    if (!bare && json_parse(text, strlen(text), &item, &ignored) == 0)
-        return item;
-    return cJSON_CreateString(text);
+    if (!bare && json_parse(text, strlen(text), item, &wrong) == 0)
+        return 0;
+    if (!bare && is_broken_json(key, text))
+        return fail(error, "%s: %s: broken JSON at character %zu: %s", place, key->path, wrong.offset + 1,
+                    wrong.reason);
+    *item = cJSON_CreateString(text);
+    return 0;
 }
 
 /* GEOMETRY__HEAD_DIM -> geometry.head_dim; cut where it is longer than any. */
@@ -676,8 +720,11 @@ static int apply_environment(struct config *c, char *const *environment, char er
         snprintf(place, sizeof place, "environment %.*s", (int)(equals - *environment), *environment);
         if (!key)
             return no_key(place, path, error);
-        int rc = assign(c, key, FROM_ENVIRONMENT, parse_word(key, equals + 1),
-                        format_text("environment %.200s", *environment), error);
+        cJSON *item = NULL;
+        int rc = parse_word(key, equals + 1, place, &item, error);
+        if (rc == 0)
+            rc = assign(c, key, FROM_ENVIRONMENT, item, format_text("environment %.200s", *environment),
+                        error);
         if (rc != 0)
             return rc;
     }
@@ -698,7 +745,10 @@ static int apply_sets(struct config *c, const struct config_inputs *in, char err
         const struct key *key = key_find(path);
         if (!key)
             return no_key(place, path, error);
-        int rc = assign(c, key, FROM_FLAG, parse_word(key, equals + 1), format_text("%s", place), error);
+        cJSON *item = NULL;
+        int rc = parse_word(key, equals + 1, place, &item, error);
+        if (rc == 0)
+            rc = assign(c, key, FROM_FLAG, item, format_text("%s", place), error);
         if (rc != 0)
             return rc;
     }

@@ -22,6 +22,14 @@ static int refuse(char reason[ADDRESS_REASON_BYTES], const char *why, const char
     return ATTND_INVALID;
 }
 
+/* The port of "host:port" where it is a number that is too large, else NULL. */
+static const char *too_large(const char *text)
+{
+    const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : "";
+    bool is_number = *port && strspn(port, "0123456789") == strlen(port);
+    return is_number && strtoul(port, NULL, 10) > 65535 ? port : NULL;
+}
+
 /* Split "host:port" at its last colon; brackets around the host are dropped. */
 static bool split(const char *text, char host[64], unsigned *port)
 {
@@ -106,6 +114,11 @@ int listen_address_parse(const char *text, int fds, struct listen_address *addre
             return refuse(reason, "the path of a unix socket has 1 to 107 bytes", text);
         strcpy(address->path, text + 5);
         return 0;
+    }
+    if (too_large(text)) {
+        snprintf(reason, ADDRESS_REASON_BYTES, "port %.20s: wants 1 to 65535, or 0: any free one",
+                 too_large(text));
+        return ATTND_INVALID;
     }
     if (!split(text, host, &port))
         return refuse(reason, "wants HOST:PORT, [HOST]:PORT, unix:PATH or fd:N", text);

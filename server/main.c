@@ -261,7 +261,8 @@ static void hint_option(const char *option)
                  {"--host", "--set listen=HOST:PORT"},
                  {"--bind", "--set listen=HOST:PORT"},
                  {"-c", "--config FILE"},
-                 {"-p", "--set listen=HOST:PORT"}};
+                 {"-p", "--set listen=HOST:PORT"},
+                 {"-v", "--version"}};
     for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++) {
         size_t n = strlen(meant[i].begin);
         if (strncmp(option, meant[i].begin, n) == 0 && (option[n] == '\0' || option[n] == '=')) {

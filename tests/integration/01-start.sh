@@ -100,6 +100,7 @@ expect 'an unknown option exits 2' 2 $?
 said() { "$ATTND" "$@" 2>"$WORK/err"; echo "$? $(tail -n 1 "$WORK/err")"; }
 expect 'a port says which key it is' '2 attnd: did you mean --set listen=HOST:PORT?' "$(said --port 9000)"
 expect 'so does an option that is near to one' '2 attnd: did you mean --config?' "$(said --confg x)"
+expect '-v, too' '2 attnd: did you mean --version?' "$(said -v)"
 expect 'with a value' '2 attnd: did you mean --set?' "$(said --sett=pool.blocks=64)"
 expect 'and one that is near to none' '2 attnd: --help lists the options; a key of the configuration is given as --set PATH=VALUE' "$(said --frobnicate)"
 expect 'a value that is another word' '2 attnd: --set pool.blocks: wants PATH=VALUE, in one word' "$(said --set pool.blocks 64)"
@@ -154,7 +155,7 @@ refused 'a key without a digest' 78 "keys.file: $keys: key \"x\": sha256: wants 
 refused 'an instruction set that is none' 78 "backend.isa: there is no \"neon\"; this machine takes auto$("$ATTND" --version | sed -n 's/^instruction sets.*://p' | sed 's/ /, /g')" --backend cpu --set backend.isa=neon
 refused 'a backend that is none' 78 'backend.name: there is no "gpu", only auto, cuda, cpu and reference' --backend gpu
 refused 'a layout for GPUs' 78 'geometry.layout: vllm is for a GPU (and the reference backend), not for the CPU' --backend cpu --set geometry.layout=vllm
-refused 'a port out of range' 78 'management.listen: 127.0.0.1:99999: wants HOST:PORT, [HOST]:PORT, unix:PATH or fd:N: "127.0.0.1:99999"' \
+refused 'a port out of range' 78 'management.listen: 127.0.0.1:99999: port 99999: wants 1 to 65535, or 0: any free one' \
     --set management.listen=127.0.0.1:99999
 refused 'a host that is a name' 78 'listen: example.org:80: the host is a numeric address or localhost: "example.org:80"' --set listen=example.org:80
 refused 'no keys on a network' 78 'listen: 0.0.0.0:8400: without keys.file only loopback addresses and unix sockets are listened on' --set listen=0.0.0.0:8400

@@ -99,6 +99,27 @@ static const struct {
      "the keys)"},
     {NULL, NULL, "pool.block=64",
      "--set pool.block=64: pool.block: no such key; did you mean pool.blocks? (attnd --help lists the keys)"},
+    {"# attnd\n\nA \"daemon\" /* that", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:1:1: this is no JSON: a configuration is one JSON object, with comments "
+     "if "
+     "wanted"},
+    {"\n listen: 127.0.0.1:8400\n", NULL, NULL,
+     "/tmp/attnd-test-config.jsonc:2:2: this is no JSON: a configuration is one JSON object, with comments "
+     "if "
+     "wanted"},
+    {NULL, NULL, "memory.bytes=1KiB",
+     "--set memory.bytes=1KiB: memory.bytes: wants at least 64MiB, or 0: what is left after the start"},
+    {NULL, NULL, "listen={\"addres\": \"127.0.0.1:1\"}",
+     "--set listen={\"addres\": \"127.0.0.1:1\"}: listen: addres: no such member; did you mean address?"},
+    {NULL, NULL, "listen={\"tls\": true}",
+     "--set listen={\"tls\": true}: listen: tls: no such member; there are address, anonymous, "
+     "proxy_protocol, "
+     "mode and group"},
+    {NULL, NULL, "listen=[\"127.0.0.1:8400\"",
+     "--set listen=[\"127.0.0.1:8400\": listen: broken JSON at character 18: ',' or ']' was expected here"},
+    {NULL, "ATTND_GEOMETRY__WINDOW=[1,2", NULL,
+     "environment ATTND_GEOMETRY__WINDOW: geometry.window: broken JSON at character 5: ',' or ']' was "
+     "expected here"},
     {NULL, NULL, "listen=8503",
      "--set listen=8503: listen: wants an address of at most 127 bytes, HOST:PORT, [HOST]:PORT, unix:PATH or "
      "fd:N, "
