@@ -20,7 +20,7 @@ audit() { curl -s -X POST "$URL/v1/audit" | jq .ok; }
 # shellcheck disable=SC2069 # of what it says only what is wrong
 fails() { "$ATTND" --config config/tiny.jsonc --set listen=127.0.0.1:0 "$@" 2>&1 >/dev/null | grep '^attnd: [^0-9]'; }
 expect 'a TCP port' 'attnd: transport.listen: 127.0.0.1:0: wants unix:PATH or fd:N, without proxy_protocol' "$(fails --set transport.listen=127.0.0.1:0)"
-expect 'a folder that is none' "attnd: cannot listen on unix:$WORK/none/r: No such file or directory (set transport.listen=...)" \
+expect 'a folder that is none' "attnd: cannot listen on unix:$WORK/none/r: no such file or directory (set transport.listen=...)" \
     "$(fails --set "transport.listen=unix:$WORK/none/r")"
 
 # ---- the same bits as over HTTP: appends of a layer and of all, several sequences, with and without k and v, positions, float32 of lse
