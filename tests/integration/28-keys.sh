@@ -47,7 +47,7 @@ chmod 600 "$WORK/keys"
 expect 'proxies that nobody trusts' $'attnd: listen: 127.0.0.1:0: proxy_protocol wants trusted_proxies: whose headers are believed\n78' \
     "$(fails --set 'listen={"address":"127.0.0.1:0","proxy_protocol":true}')"
 expect 'anonymous clients where there are no keys' 78 "$(fails --set 'listen={"address":"127.0.0.1:0","anonymous":"read"}' | tail -1)"
-expect 'a listener with a member that is none' 1 "$(fails --set 'listen={"address":"127.0.0.1:0","x":1}' | grep -c 'wants no other members')"
+expect 'a listener with a member that is none' 1 "$(fails --set 'listen={"address":"127.0.0.1:0","x":1}' | grep -c 'x: no such member; there are address')"
 
 # ---- scopes
 start_daemon --config config/tiny.jsonc --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000 \
