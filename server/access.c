@@ -95,6 +95,22 @@ int access_refuse_quota(struct http_exchange *x, const char *quota, uint64_t lim
     return ATTND_QUOTA;
 }
 
+void access_write_key(struct json_writer *w, const struct http_exchange *x)
+{
+    if (!x->key)
+        return;
+    json_open(w, "key", '{');
+    json_string(w, "name", x->key->name);
+    json_open(w, "scopes", '[');
+#define XX(constant, name, bit, includes)                                                                    \
+    if (x->scopes & SCOPE_##constant)                                                                        \
+        json_string(w, NULL, name);
+    SCOPE_MAP(XX)
+#undef XX
+    json_close(w, ']');
+    json_close(w, '}');
+}
+
 bool access_sees_all(const struct http_exchange *x)
 {
     return x->scopes & SCOPE_ADMIN;

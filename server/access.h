@@ -24,6 +24,10 @@ bool access_admit(struct http_exchange *x, struct daemon_state *daemon);
 /* access_refuse_quota: say that a quota of the client's key is used up; `limit` of it. */
 int access_refuse_quota(struct http_exchange *x, const char *quota, uint64_t limit);
 
+/* access_write_key(w, x): the member "key", with the name and the scopes of the client's key; nothing if there
+ * are no keys. */
+void access_write_key(struct json_writer *w, const struct http_exchange *x);
+
 /* Whether the client sees what belongs to any key. */
 bool access_sees_all(const struct http_exchange *x);
 

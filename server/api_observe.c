@@ -136,6 +136,7 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     json_open(w, "kernels", '{');
     json_string(w, "attend", backend->kernel);
     json_close(w, '}');
+    access_write_key(w, x);
     json_close(w, '}');
     json_raw(w, "\n");
 }
@@ -484,7 +485,7 @@ static const struct api_schema schemas[] = {
      "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
      "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
      "gpu_bytes:uint gpu_rows:uint} "
-     "kernels:{attend:text}}"},
+     "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
               "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
               "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "

@@ -17,10 +17,11 @@ const KEPT = 'attnd-key';
 const RECONNECT_MS = [250, 500, 1000, 2000, 4000];
 
 export class Api {
-  // askKey(problem): resolves to {key, keep}. onProblem(problem): every one, before it is thrown.
-  constructor({askKey, onProblem}) {
+  // askKey(problem): resolves to {key, keep}. onKey(): there is another key. onProblem(problem): every one, before it is thrown.
+  constructor({askKey, onKey, onProblem}) {
     this.base = new URL('.', document.baseURI).href;
     this.askKey = askKey;
+    this.onKey = onKey;
     this.onProblem = onProblem;
     this.key = sessionStorage.getItem(KEPT);
     this.asking = null;
@@ -53,6 +54,7 @@ export class Api {
       this.key = key;
       if (keep) sessionStorage.setItem(KEPT, key);
       else sessionStorage.removeItem(KEPT);
+      Promise.resolve(this.onKey?.()).catch(() => null); // not awaited: it asks with this key
     }).finally(() => { this.asking = null; });
     await this.asking;
   }

@@ -10,7 +10,7 @@
 import {Api, Problem} from './api.js';
 import {BlockMap} from './map.js';
 import {$, fill, h, setText, swatch, update} from './dom.js';
-import {BlockStore, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, secondsText} from './pure.js';
+import {BlockStore, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, scopesDenied, secondsText} from './pure.js';
 import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
@@ -19,7 +19,7 @@ const PAGE_BLOCKS = 1000;     // the most that /v1/blocks gives at once
 const LOADERS = 6;            // requests at a time: what browsers allow a host
 const PAINT_PAGES = 16;       // that are read between two paints of the map
 const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are
-const POLL_MS = 400, VIEW_MS = 500, ABSENT_MS = 10000;
+const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const IDLE_S = 2;             // without a step: there is no rate to show
 const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
@@ -28,7 +28,7 @@ const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
 class App {
   constructor() {
-    this.api = new Api({askKey: (problem) => this.askKey(problem), onProblem: (p) => this.onProblem(p)});
+    this.api = new Api({askKey: (problem) => this.askKey(problem), onKey: () => this.onKey(), onProblem: (p) => this.onProblem(p)});
     this.info = this.stats = this.live = this.past = null;
     this.stopped = null;        // the epoch that is shown; null: the present
     this.hasEvents = null;      // whether there is /v1/events; null: not known yet
@@ -70,7 +70,7 @@ class App {
     this.past = new BlockStore(pool.blocks, g.block_size);
     this.map.setStore(this.live);
     this.wake();
-    if (this.api.keyed) this.probeScopes();
+    this.takeKey();
     this.drawLoop();
   }
 
@@ -103,11 +103,20 @@ class App {
     });
   }
 
-  // What a key may do is only told by what it may not. There never is a sequence 0, and /v1/trim takes no parameters: both are refused in any case.
-  async probeScopes() {
+  // takeKey(): what the key may do, as /v1/info says. Without a key nothing is denied: the daemon asks for one.
+  takeKey() {
+    if (!this.api.keyed) return;
     $('key-button').hidden = false;
-    await this.api.json('/v1/sequences/0', {method: 'DELETE'}).catch(() => null);
-    await this.api.json('/v1/trim', {method: 'POST', query: {scope: 'asked'}}).catch(() => null);
+    this.denied = scopesDenied(this.info.key);
+    for (const button of document.querySelectorAll('button[data-scope]')) this.guard(button);
+  }
+
+  // Another key than before: it may do other things. Before the page has begun it asks for /v1/info anyhow.
+  async onKey() {
+    for (const view of Object.values(this.views)) delete view.refused;
+    if (!this.live) return;
+    this.info = await this.api.json('/v1/info');
+    this.takeKey();
   }
 
   onProblem(problem) {
@@ -118,10 +127,11 @@ class App {
     }
   }
 
-  // guard(button): say of a button that the key's scopes do not allow it, and why.
+  // guard(button): say of a button that the key's scopes do not allow it, and why; or no longer.
   guard(button) {
     const why = this.denied.get(button.dataset.scope);
     if (why) this.forbid(button, why);
+    else if (scopeLacked({status: 403, detail: button.title})) for (const name of ['aria-disabled', 'title', 'aria-description']) button.removeAttribute(name);
   }
 
   // forbid(button, why): it stays where it is and says why when it is pressed.
@@ -224,6 +234,7 @@ class App {
     this.oldest = 0;
     this.stats = null;
     this.views.steps.forget();
+    for (const view of Object.values(this.views)) delete view.refused;
     this.goOn();
     this.wake();
     return true;
@@ -490,7 +501,9 @@ class App {
   async refresh(signal) {
     while (!signal.aborted) {
       const view = this.views[this.tab];
-      if (view.load && performance.now() >= (view.due ?? 0)) {
+      const sight = view.sight?.() ?? '';
+      if (view.load && view.refused !== sight && performance.now() >= (view.due ?? 0)) {
+        delete view.refused;
         try {
           await view.load(signal);
           view.due = performance.now() + (view.everyMs ?? VIEW_MS);
@@ -501,7 +514,8 @@ class App {
           view.failed = true;
           const absent = view.path && problem.status === 404 && problem.detail.startsWith('no such path');
           this.say(absent ? `This daemon has no ${view.path}. ${view.instead ?? ''}` : problem.detail ?? String(problem), view.message);
-          view.due = performance.now() + (absent || problem.status === 403 ? ABSENT_MS : VIEW_MS);
+          if (problem.status === 403 || problem.status === 404) view.refused = sight; // the same answer would come again, and be a warning in the daemon's log
+          view.due = performance.now() + VIEW_MS;
         }
       }
       await sleep(50);

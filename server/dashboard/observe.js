@@ -2,7 +2,7 @@
 // observe.js - what waits and why, the latest steps, the prefix cache, the life of a block, and what is checked.
 import {$, context2d, fill, h, setText, swatch, update} from './dom.js';
 import {Problem} from './api.js';
-import {changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, waitText} from './pure.js';
+import {OTHER, changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, waitText} from './pure.js';
 
 // ---- why does it wait -------------------------------------------------------------------------------------
 
@@ -276,6 +276,12 @@ export class BlockView {
 
   onEvent(e) {
     if (e.block === this.block) this.due = 0;
+  }
+
+  // sight(): what a refusal depends on: which block, and whether a sequence of this key has it. While it is the same, a refused one is not asked for again.
+  sight() {
+    const owner = this.app.live?.owner[this.block] ?? 0;
+    return `${this.none ?? this.block} ${owner !== 0 && owner !== OTHER}`;
   }
 
   draw() {

@@ -464,6 +464,12 @@ export function waitText(w) {
   return parts.join('; ') || String(w.reason ?? 'waits');
 }
 
+// scopesDenied({name: 'eve', scopes: ['read']}): scope -> why, of those that buttons need and the key of /v1/info lacks, in the daemon's words.
+// A daemon without keys has no such member, and denies none.
+export function scopesDenied(key) {
+  return new Map(key ? ['infer', 'admin'].filter((scope) => !key.scopes.includes(scope)).map((scope) => [scope, `the key "${key.name}" lacks the scope ${scope}`]) : []);
+}
+
 // scopeLacked(problem): "infer" of 'the key "eve" lacks the scope infer'.
 export function scopeLacked(problem) {
   return problem?.status === 403 ? /lacks the scope ([a-z]+)$/.exec(problem.detail ?? '')?.[1] ?? null : null;

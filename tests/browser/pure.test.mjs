@@ -145,6 +145,9 @@ test('words', () => {
   assert.equal(pure.waitText({needed: 12, free: 3, reclaimable: 0, behind: {kind: 'workload', id: 4}}), 'needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4');
   assert.equal(pure.scopeLacked({status: 403, detail: 'the key "eve lacks the scope x" lacks the scope infer'}), 'infer');
   assert.equal(pure.scopeLacked({status: 403, detail: 'no'}), null);
+  assert.deepEqual([...pure.scopesDenied({name: 'ann', scopes: ['read', 'infer']})], [['admin', 'the key "ann" lacks the scope admin']]);
+  assert.deepEqual([...pure.scopesDenied({name: 'eve', scopes: ['read']}).keys()], ['infer', 'admin']);
+  assert.equal(pure.scopesDenied(undefined).size, 0);
 });
 
 test('a workload that was cancelled is not called wrong', () => {

@@ -48,6 +48,16 @@ def buttons(page):
         return [off.map((e) => e.id || e.textContent), off.every((e) => / lacks the scope /.test(e.title) && e.getAttribute('aria-description') === e.title)];""")
 
 
+def requests(page, path):
+    """How often the page has asked for the path."""
+    return page.script("return performance.getEntriesByType('resource').filter((e) => new URL(e.name).pathname === arguments[0]).length", path)
+
+
+def refusals(daemon):
+    """What the daemon has refused, by its log: "PATH: STATUS"."""
+    return re.findall(r"refused (\S+: \d+)", open(daemon.log).read())
+
+
 def check(name, page, keys, daemon):
     """The page at page.url, which is of this daemon."""
     page.open()
@@ -79,9 +89,9 @@ def check(name, page, keys, daemon):
     eventually(lambda: page.script("return document.getElementById('view-tour').dataset.step") == "", "the tour ends")
 
     # in memory only: a reload asks again; a key that may only look
+    before = len(refusals(daemon))
     page.open()
     give_key(page, keys["eve"], keep=True)
-    # the scopes are found out one after the other
     eventually(lambda: {"tour-next", "audit-button", "trim-button", "trace-button", "selftest-button"} <= set(buttons(page)[0]), "buttons that eve may not press are off")
     expect(f"{name}: a key that may only look: every button that is off says why", True, buttons(page)[1])
     page.tab("checks")
@@ -94,6 +104,18 @@ def check(name, page, keys, daemon):
     daemon.key = keys["root"]
     expect(f"{name}: a block of another key is refused", "block 0 belongs to no sequence of this key", words)
     eventually(lambda: page.text("block-message") == words, "the page says why")
+    polls = requests(page, "/stats")
+    eventually(lambda: requests(page, "/stats") > polls + 6, "the page goes on")
+    page.tab("checks")
+    page.tab("block")
+    eventually(lambda: requests(page, "/stats") > polls + 9, "the page goes on")
+    expect(f"{name}: and does not ask for it again (bug: two warnings a second in the log)", 1, requests(page, "/v1/blocks/0/history"))
+    page.set("block-number", "1")
+    eventually(lambda: requests(page, "/v1/blocks/1/history") == 1, "another block is asked for")
+    eventually(lambda: page.text("block-message") == words.replace("block 0", "block 1"), "which is refused, too")
+    # what the test asked for without a key or in eve's name, and two blocks
+    expect(f"{name}: no other request of the page was refused (bug: each login made two)", ["/v1/blocks/0/history: 404"] * 2 + ["/v1/blocks/1/history: 404"],
+           [r for r in refusals(daemon)[before:] if ": 401" not in r])
     expect(f"{name}: kept in the tab's own storage, as was asked", ["sessionStorage"], places_of(page, keys["eve"]))
     page.open()
     eventually(lambda: page.script("return document.getElementById('lamp').className") == "lamp good", "a reload has the key still")

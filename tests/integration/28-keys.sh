@@ -70,6 +70,8 @@ expect 'any Host, with a key' 200 "$(code as ann -H 'Host: attnd.example' "$URL/
 expect 'read may look' '200 200 200' "$(code as eve "$URL/stats") $(code as eve "$URL/metrics") $(code as eve "$URL/v1/info")"
 expect 'but not make' '403 forbidden the key "eve" lacks the scope infer' "$(as eve --json '{}' "$URL/v1/sequences" | problem)"
 expect 'infer does not administrate' '403 403 403 403 403' "$(for path in audit trim selftest roof drain; do code as ann -X POST "$URL/v1/$path"; echo; done | paste -sd' ')"
+expect 'a key is told its scopes' '{"name":"eve","scopes":["read"]} {"name":"keeper","scopes":["read","infer","keep"]} {"name":"root","scopes":["read","infer","admin","keep"]}' \
+    "$(for k in eve keeper root; do as $k "$URL/v1/info" | jq -c .key; done | paste -sd' ')"
 expect 'read sees the pool' 200 "$(code as eve "$URL/v1/blocks")"
 expect 'admin does' '200 200' "$(code as root -X POST "$URL/v1/audit") $(code as root "$URL/v1/blocks")"
 unix() { curl -s --unix-socket "$1" "http://localhost$2" "${@:3}"; }
