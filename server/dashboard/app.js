@@ -344,6 +344,7 @@ class App {
     this.tables.push({epoch: stats.epoch, items: stats.sequences.items, count: stats.sequences.count});
     if (this.tables.length > TABLES_KEPT) this.tables.shift();
     this.drawFigures();
+    this.frameChosen();
     for (const name of ['sequences', 'tree', 'checks', 'tour']) if (this.tab === name) this.views[name].draw();
   }
 
@@ -402,10 +403,11 @@ class App {
       : [{key: 'none', colour: hexToRgb(PALETTES[theme].none), label: 'free'}].filter(() => mode !== 'age')
         .concat(legendOf(mode, theme, this.shown.blockSize).map(([colour, label]) => ({key: label, colour, label})));
     if (mode === 'owner') items.push({key: 'other', colour: hexToRgb(PALETTES[theme].other), label: 'of another key'}, {key: 'hue', label: 'held: a hue a sequence'});
+    items.push({key: 'framed', label: 'framed: chosen, pointed at, or just changed'});
     const unknown = counts.at(-1);
     if (unknown) items.push({key: 'unknown', colour: hexToRgb(PALETTES[theme].states.at(-1)), label: 'not read yet', count: unknown});
     const key = (item) => `${theme} ${mode} ${item.key}`;
-    update($('legend'), items, key, (item) => h('li', {dataset: {state: item.key}}, item.colour && swatch(item.colour), item.label, h('b', {})),
+    update($('legend'), items, key, (item) => h('li', {dataset: {state: item.key}}, item.colour ? swatch(item.colour) : item.key === 'framed' && h('span', {class: 'swatch framed', 'aria-hidden': 'true'}), item.label, h('b', {})),
       (e, item) => setText(e.lastElementChild, item.count === undefined ? '' : countText(item.count)));
   }
 
@@ -478,6 +480,7 @@ class App {
   }
 
   redrawTables() {
+    this.frameChosen();
     this.views.sequences.draw();
     this.views.tree.draw();
   }
@@ -485,6 +488,9 @@ class App {
   // ---- tabs, and views that ask for themselves
 
   select(name, focus = false) {
+    const {block} = this.views;
+    if (name === 'block') this.map.mark(block.none === null ? [block.block] : []);
+    else if (this.tab === 'block') this.map.mark([]);
     this.tab = name;
     for (const tab of document.querySelectorAll('[role="tab"]')) {
       const on = tab.id === `tab-${name}`;
@@ -547,10 +553,16 @@ class App {
 
   choose(id) {
     this.chosen = id;
-    const row = this.tablesShown().items.find((s) => s.id === id);
-    this.map.mark(row?.blocks ?? []);
-    if (row?.blocks?.length) this.map.show(row.blocks[0]);
+    this.say(null, $('sequence-new-message'));
+    this.map.mark([]);
     this.redrawTables();
+    const [first] = this.map.chosen;
+    if (first !== undefined) this.map.show(first);
+  }
+
+  // The blocks that the chosen sequence has at the epoch that is shown; none before it began and after its end.
+  frameChosen() {
+    this.map.choose((this.chosen !== null && this.tablesShown().items.find((s) => s.id === this.chosen)?.blocks) || []);
   }
 
   // ---- controls

@@ -28,7 +28,8 @@ export class BlockMap {
     this.theme = 'light';
     this.zoom = 0;             // steps from the size that fits
     this.cursor = -1;          // a block, when the keyboard is used
-    this.marked = new Set();   // blocks of a selected sequence, or of the tour
+    this.chosen = new Set();   // blocks of the chosen sequence,
+    this.marked = new Set();   // and what is framed in their place: what is pointed at, a block, a step of the tour
     this.flashes = new Map();  // block -> when it began
     this.frame = 0;
     this.painted = 0;          // frames
@@ -140,6 +141,13 @@ export class BlockMap {
 
   mark(blocks) {
     this.marked = new Set(blocks);
+    this.ask();
+  }
+
+  // choose(blocks): of the chosen sequence, as often as its table may have changed.
+  choose(blocks) {
+    if (blocks.length === this.chosen.size && blocks.every((b) => this.chosen.has(b))) return;
+    this.chosen = new Set(blocks);
     this.ask();
   }
 
@@ -271,7 +279,7 @@ export class BlockMap {
     };
     const ink = `rgb(${hexToRgb(PALETTES[this.theme].ink).join(', ')})`;
     c.clearRect(0, 0, this.width, this.height);
-    for (const i of this.marked) box(i, ink, gap ? 1 : 0);
+    for (const i of this.marked.size ? this.marked : this.chosen) box(i, ink, gap ? 1 : 0);
     for (const [i, begun] of this.flashes) {
       const age = (now - begun) / FLASH_S;
       if (age >= 1) this.flashes.delete(i);

@@ -77,6 +77,10 @@ export class SequencesView {
     const tables = this.app.tablesShown(), all = this.matching(tables.items).sort(ORDERS[$('sequence-sort').value]);
     const shown = all.slice(0, ROWS_SHOWN), message = $('sequences-message');
     const past = this.app.stopped !== null;
+    if (this.pointed >= 0 && !this.holders().has(this.pointed)) { // its row went, and the pointer has not left it
+      this.pointed = -1;
+      this.app.map.mark([]);
+    }
     this.app.say(!past ? null : tables.epoch === null ? 'This page had not been opened at that epoch: it has no tables of it.'
       : `Tables as this page saw them at epoch ${tables.epoch}.`, message);
     update($('sequence-list'), shown, (s) => s.id, (s) => this.makeRow(s), (e, s) => this.drawRow(e, s));
@@ -189,7 +193,6 @@ export class SequencesView {
     const {app, acted: s} = this, key = `${s.id} ended`;
     if (box.dataset.of === key) return;
     box.dataset.of = key;
-    app.map.mark([]);
     const {count, items} = app.tablesShown(), unlisted = count > items.length ? `, or is not among the ${countText(items.length)} that are listed` : '';
     fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), h('span', {}, ` has ended${s.workload ? ` (workload ${s.workload})` : ''}${unlisted}. ${OWN}`)),
       h('div', {class: 'bar'}, h('button', {type: 'button', onclick: () => this.openForm()}, 'New sequence'), h('button', {type: 'button', onclick: () => app.choose(null)}, 'Close')));
