@@ -53,8 +53,8 @@ export class SequencesView {
 
   async create() {
     const made = await this.app.api.json('/v1/sequences', {method: 'POST', body: this.newBody()});
-    this.app.say(`Sequence ${made.id}: ${plural(made.cached_tokens, 'token')} of its prompt were in the cache.`, $('sequence-new-message'));
     this.app.choose(made.id);
+    this.app.say(`Sequence ${made.id}: ${plural(made.cached_tokens, 'token')} of its prompt ${made.cached_tokens === 1 ? 'was' : 'were'} in the cache.`, $('sequence-new-message'));
   }
 
   holders() {
@@ -85,18 +85,23 @@ export class SequencesView {
       : `Tables as this page saw them at epoch ${tables.epoch}.`, message);
     update($('sequence-list'), shown, (s) => s.id, (s) => this.makeRow(s), (e, s) => this.drawRow(e, s));
     const hidden = tables.count - shown.length;
-    setText($('sequences-more'), !tables.count ? 'There are no sequences. Start a workload or the tour, or POST /v1/sequences.'
+    setText($('sequences-more'), !tables.count ? 'There are no sequences. Make one with "New sequence" above, or start a workload or the tour.'
       : hidden > 0 ? `${plural(shown.length, 'sequence')} shown of ${countText(tables.count)}.` : '');
     this.drawChosen(tables.items.find((s) => s.id === this.app.chosen));
   }
 
   makeRow(s) {
     const canvas = h('canvas', {role: 'img', width: 1, height: 20});
-    const row = h('li', {}, h('div', {class: 'row-head'}, h('button', {type: 'button', class: 'id', onclick: () => this.app.choose(s.id)}, s.id), h('span', {}),
+    const row = h('li', {}, h('div', {class: 'row-head'}, h('button', {type: 'button', class: 'id', 'aria-label': `Sequence ${s.id}`}, s.id), h('span', {}),
       h('span', {class: 'right'})), canvas, h('p', {class: 'dim ties'}));
     canvas.addEventListener('mousemove', (e) => this.point(row, e));
     canvas.addEventListener('mouseleave', () => this.point(row, null));
-    canvas.addEventListener('click', (e) => { const b = this.blockIn(row, e); if (b !== undefined) this.app.showBlock(b); });
+    // A press of the button, by the keyboard too, comes here. What is selected to be copied is no press.
+    row.addEventListener('click', (e) => {
+      const block = e.target === canvas ? this.blockIn(row, e) : undefined;
+      if (block !== undefined) this.app.showBlock(block);
+      else if (e.target.closest('button') || getSelection().isCollapsed) this.app.choose(row.sequence.id);
+    });
     row.sequence = s;
     this.watch.observe(row);
     return row;
