@@ -63,8 +63,8 @@ class App {
       }
     }
     const {geometry: g, backend, pool, node, version} = this.info;
-    fill($('what'), `node ${node} · ${backend.name} ${backend.isa || backend.device} · ${g.layers} layers, ${g.query_heads}/${g.kv_heads} heads of ${g.head_dim}, ${g.kv_dtype} · ${
-      countText(pool.blocks)} blocks of ${g.block_size} tokens, ${bytesText(pool.bytes_per_block)} each · ${version}`);
+    fill($('what'), `node ${node} · ${backend.name} ${backend.isa || backend.device} · ${plural(g.layers, 'layer')}, ${g.query_heads}/${g.kv_heads} heads of ${g.head_dim}, ${g.kv_dtype} · ${
+      plural(pool.blocks, 'block')} of ${plural(g.block_size, 'token')}, ${bytesText(pool.bytes_per_block)} each · ${version}`);
     $('block-number').max = pool.blocks - 1;
     this.live = new BlockStore(pool.blocks, g.block_size);
     this.past = new BlockStore(pool.blocks, g.block_size);
@@ -538,7 +538,7 @@ class App {
     const s = this.shown, owner = s.owner[i], code = s.state[i];
     const parts = [`block ${i}`, STATES[code] ?? 'not read yet'];
     if (owner === OTHER) parts.push('of another key');
-    else parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${s.blockSize} tokens`);
+    else parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${plural(s.blockSize, 'token')}`);
     if (owner > 0) {
       const holders = this.views.sequences.holders().get(i);
       parts.push(holders?.length > 1 ? `held by ${list(holders)}` : `owner ${owner}`);

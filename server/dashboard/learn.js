@@ -75,7 +75,7 @@ export class WorkloadView {
     cancel.hidden = ended;
     bar.hidden = ended;
     bar.value = w.tokens.total ? w.tokens.done / w.tokens.total : 0;
-    const parts = [`${countText(w.tokens.done)} of ${countText(w.tokens.total)} tokens`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
+    const parts = [`${countText(w.tokens.done)} of ${plural(w.tokens.total, 'token')}`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
       `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : '', ended ? 'its sequences are gone' : ''];
     setText(text, parts.filter(Boolean).join(' · '));
   }
@@ -191,7 +191,7 @@ export class TourView {
     const size = this.app.info.geometry.block_size, {blocks, length} = await this.write(this.first, size + this.half);
     this.table0 = blocks;
     return {title: `${length} tokens took ${plural(blocks.length, 'block')}: ${list(blocks)}`, blocks,
-      text: [`A block has room for ${size} tokens. Block ${blocks[0]} is full; block ${blocks[1]} has ${length - size} tokens, and the bar in its cell says so. Both have one reference, so they are "held by one".`,
+      text: [`A block has room for ${plural(size, 'token')}. Block ${blocks[0]} is full; block ${blocks[1]} has ${plural(length - size, 'token')}, and the bar in its cell says so. Both have one reference, so they are "held by one".`,
         'Blocks need not lie beside each other: the table says which ones they are, in token order.']};
   }
 

@@ -21,7 +21,7 @@ export class WaitingView {
   async load(signal) {
     const {items, count, others} = await this.app.api.json(this.path, {signal});
     setText($('waiting-sum'), count ? `${countText(count)} ${count === 1 ? 'call or request waits' : 'calls or requests wait'}${others ? `, and ${countText(others)} of other keys` : ''}.`
-      : others ? `${countText(others)} of other keys wait.` : 'Nothing waits.');
+      : others ? `${countText(others)} of other keys ${others === 1 ? 'waits' : 'wait'}.` : 'Nothing waits.');
     const key = (w) => `${w.kind} ${w.request} ${w.workload} ${w.sequences}`;
     update($('waiting-list'), items, key, () => h('li', {}, h('div', {class: 'row-head'}, h('b', {}), h('span', {class: 'right'})), h('p', {}), h('progress', {max: 1, value: 0}), h('p', {class: 'dim'})),
       (e, w) => this.draw1(e, w));
@@ -37,7 +37,7 @@ export class WaitingView {
     setText(sum, `${plural(w.needed ?? 0, 'block')} needed, ${countText(w.free ?? 0)} free, ${countText(w.reclaimable ?? 0)} can be reclaimed${w.behind ? `; behind ${w.behind.kind} ${w.behind.id ?? 'of another key'}` : ''}`);
     if (w.needed > 0) {
       bar.value = Math.min(1, (w.free + w.reclaimable) / w.needed);
-      bar.setAttribute('aria-label', `${countText(w.free + w.reclaimable)} of ${countText(w.needed)} blocks that it needs are there`);
+      bar.setAttribute('aria-label', `${countText(w.free + w.reclaimable)} of ${plural(w.needed, 'block')} needed`);
     }
   }
 }
@@ -127,7 +127,7 @@ export class StepsView {
   draw() {
     if (this.app.tab !== 'steps') return;
     const {steps} = this, n = steps.length, latest = steps[this.chosen ?? n - 1];
-    setText($('steps-sum'), n ? `Steps ${countText(steps[0].step)} to ${countText(steps[n - 1].step)}` : 'No step yet. Start a workload.');
+    setText($('steps-sum'), n > 1 ? `Steps ${countText(steps[0].step)} to ${countText(steps[n - 1].step)}` : n ? `Step ${countText(steps[0].step)}` : 'No step yet. Start a workload.');
     update($('step-table').tBodies[0], latest ? FACTS : [], ([name]) => name, ([, label]) => h('tr', {}, h('th', {scope: 'row'}, label), h('td', {})), (e, [name]) => setText(e.lastElementChild, figureText(latest[name])));
     $('steps').hidden = n === 0;
     if (n) this.paint();
@@ -358,7 +358,7 @@ export class ChecksView {
       ['ready', this.ready === 'ready' ? 'good' : 'bad', 'The daemon takes requests', this.ready ?? 'asking'],
       ['sum', sum === pool.blocks ? 'good' : 'bad', 'Every block is in one state', `${countText(pool.free)} free + ${countText(pool.held)} held + ${countText(pool.cached)} cached + ${countText(pool.fenced)} fenced = ${countText(sum)} of ${countText(pool.blocks)}`],
       ['tokens', pool.tokens_physical <= pool.tokens_logical && pool.tokens_physical <= pool.held * pool.block_size ? 'good' : 'bad', 'Stored tokens fit the held blocks',
-        `${countText(pool.tokens_logical)} tokens of ${plural(sequences.count, 'sequence')} stand in ${countText(pool.tokens_physical)} slots of ${countText(pool.held * pool.block_size)}`],
+        `${plural(pool.tokens_logical, 'token')} of ${plural(sequences.count, 'sequence')} in ${plural(pool.tokens_physical, 'slot')} of ${countText(pool.held * pool.block_size)}`],
       ['map', unknown ? '' : agrees ? 'good' : late ? 'bad' : 'warn', 'The map agrees with the figures',
         unknown ? `${plural(unknown, 'block')} not read` : `${countText(held)} held, ${countText(live.counts[2])} of them shared, ${countText(live.counts[3])} cached${agrees ? '' : late ? '' : ', figures on their way'}`],
       ['audit', this.results.audit?.lamp ?? '', 'Audit of tables, counts and indices', this.results.audit?.text ?? 'not run from here yet'],

@@ -49,11 +49,14 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url, 1400, 9
     daemon.append(a, 4)
     framed(page, [0, 1, 2], "so is one that it takes later")
 
+    daemon.append(a + 1, 1)
+    eventually(lambda: "1 token" in page.text("sequence-list"), "the other one has a token")
+    expect("one of something is no plural", [], page.script("return document.body.innerText.match(/\\b1 (layers|blocks|tokens|steps|sequences)\\b/g) ?? []"))
     button = page.script(f"return {ROW}.querySelector('.id')", b)
     page.script("arguments[0].focus()", button)
     button.send_keys("\ue007")  # Enter
     eventually(lambda: chosen(page) == b, "Enter chooses a row")
-    framed(page, [], "one without blocks has no frames")
+    framed(page, [3], "its block is framed instead")
     button = page.script(f"return {ROW}.querySelector('.id')", a)
     page.script("arguments[0].focus()", button)
     button.send_keys(" ")
