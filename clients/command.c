@@ -95,6 +95,43 @@ bool command_id_path(const struct command *c, const char *resource, const char *
     return true;
 }
 
+/* Say what came where an answer of attnd is JSON: its type, and how it begins, without the markup. */
+static void explain_other(const struct http_reply *reply)
+{
+    enum { SHOWN = 80 };
+    char text[SHOWN + 4] = "";
+    size_t n = 0, type = reply->type ? strcspn(reply->type, ";") : 0;
+    bool inside = false, space = false;
+    for (size_t i = 0; i < reply->bytes && n < SHOWN; i++) {
+        char c = reply->text[i];
+        inside |= c == '<';
+        space |= inside || strchr(" \t\r\n", c);
+        if (!inside && !strchr(" \t\r\n", c)) {
+            if (space && n)
+                text[n++] = ' ';
+            text[n++] = c;
+            space = false;
+        }
+        inside &= c != '>';
+    }
+    fprintf(stderr, "%ld, and no JSON: ", reply->status);
+    snprintf(text + n, sizeof text - n, "%s", n >= SHOWN ? "..." : "");
+    if (type) {
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)(type < sizeof name ? type : sizeof name - 1), reply->type);
+        terminal_put(stderr, name);
+    }
+    fputs(type && n ? ", " : type ? "" : n ? "" : "nothing", stderr);
+    if (n) {
+        putc('"', stderr);
+        terminal_put(stderr, text);
+        putc('"', stderr);
+    }
+    fputs(reply->is_plain && reply->text && strcasestr(reply->text, "https") ? "; https?\n"
+                                                                             : "; is attnd there?\n",
+          stderr);
+}
+
 enum exit_code command_explain(const struct http_reply *reply)
 {
     fputs("attnctl: ", stderr);
@@ -104,6 +141,10 @@ enum exit_code command_explain(const struct http_reply *reply)
         return EXIT_UNAVAILABLE;
     }
     cJSON *problem = reply->text ? cJSON_Parse(reply->text) : NULL;
+    if (!problem) {
+        explain_other(reply);
+        return EXIT_FAILED;
+    }
     fprintf(stderr, "%ld ", reply->status);
     terminal_put(stderr, answer_text(problem, "code"));
     fputs(": ", stderr);
@@ -129,7 +170,7 @@ static enum exit_code send_one(const struct command *c, const struct http_reques
     }
     if (tree && reply.bytes)
         *tree = cJSON_Parse(reply.text);
-    return EXIT_OK;
+    return tree && reply.bytes && !*tree ? command_explain(&reply) : EXIT_OK;
 }
 
 enum exit_code command_fetch(const struct command *c, const char *method, const char *path, const char *body,

@@ -151,12 +151,20 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
     if (n < 0)
         abort();
     c->room = (size_t)n + 1;
-    return (struct http_reply){0, c->text, (size_t)n, c->etag};
+    return (struct http_reply){.text = c->text, .bytes = (size_t)n, .etag = c->etag};
 }
 
-/* What may help; "": libcurl's words do. */
-static const char *hint_for(CURLcode rc)
+static bool is_plain(const struct http_client *c)
 {
+    return !c->socket[0] && strncasecmp(c->base, "http:", 5) == 0;
+}
+
+/* What may help; "": libcurl's words do. Servers that speak TLS answer http with an alert, which libcurl takes for HTTP/0.9, or with
+ * nothing. */
+static const char *hint_for(const struct http_client *c, CURLcode rc)
+{
+    if (is_plain(c) && (rc == CURLE_GOT_NOTHING || strstr(c->error, "HTTP/0.9")))
+        return "; https?";
     switch (rc) {
     case CURLE_COULDNT_CONNECT:
         return "; is attnd running there?";
@@ -179,12 +187,13 @@ static struct http_reply not_reached(struct http_client *c, const char *url, CUR
     if (rc == CURLE_ABORTED_BY_CALLBACK)
         return no_reply(c, url, "given up");
     if (rc != CURLE_COULDNT_CONNECT || !c->socket[0]) {
-        snprintf(why, sizeof why, "%s%s", c->error[0] ? c->error : curl_easy_strerror(rc), hint_for(rc));
+        snprintf(why, sizeof why, "%s%s", c->error[0] ? c->error : curl_easy_strerror(rc), hint_for(c, rc));
         return no_reply(c, url, why);
     }
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
     snprintf(what, sizeof what, "unix:%s", c->socket);
-    snprintf(why, sizeof why, "%s%s", error ? strerror((int)error) : "no daemon answers there", hint_for(rc));
+    snprintf(why, sizeof why, "%s%s", error ? strerror((int)error) : "no daemon answers there",
+             hint_for(c, rc));
     return no_reply(c, what, why);
 }
 
@@ -251,7 +260,7 @@ static struct curl_slist *prepare(struct http_client *c, FILE *file)
 /* What came of it. */
 static struct http_reply take_reply(struct http_client *c, CURLcode rc)
 {
-    char url[URL_BYTES];
+    char url[URL_BYTES], *type = NULL;
     struct http_reply reply = {0};
     make_url(c, url);
     if (rc != CURLE_OK)
@@ -260,6 +269,9 @@ static struct http_reply take_reply(struct http_client *c, CURLcode rc)
     reply.text = c->text;
     reply.bytes = c->bytes;
     reply.etag = c->etag;
+    curl_easy_getinfo(c->curl, CURLINFO_CONTENT_TYPE, &type);
+    reply.type = type;
+    reply.is_plain = is_plain(c);
     return reply;
 }
 

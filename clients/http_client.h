@@ -31,6 +31,8 @@ struct http_reply {
     char *text; /* owned by the client until the next request */
     size_t bytes;
     const char *etag; /* likewise; "": none */
+    const char *type; /* its Content-Type, likewise; NULL: none */
+    bool is_plain;    /* asked for over http:// */
 };
 
 /* http_client_create(url, key, ca_file): "http://HOST:PORT", "https://HOST:PORT" or "unix:PATH"; the key is sent with every request,

@@ -292,7 +292,7 @@ static uint32_t range_tokens(struct http_client *client)
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
     uint32_t tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
     if (!info)
-        fprintf(stderr, "attnctl: /v1/info: %ld %s\n", reply.status, reply.text ? reply.text : "");
+        command_explain(&reply);
     else if (!tokens)
         fprintf(stderr, "attnctl: limits.body_bytes has no room for K and V of a token\n");
     cJSON_Delete(info);
@@ -317,7 +317,7 @@ static enum move_result move_page(const struct move_options *o, uint32_t step, d
     enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
     *next = cJSON_IsNumber(after) ? after->valuedouble : -1;
     if (!page)
-        fprintf(stderr, "attnctl: /v1/sequences: %ld %s\n", reply.status, reply.text ? reply.text : "");
+        command_explain(&reply);
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         if (result == MOVE_UNAVAILABLE)
             break;

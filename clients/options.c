@@ -9,9 +9,11 @@
 #include "clients/terminal.h"
 #include "config/nearest.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { OPTION_COLUMNS = 25 };
 enum { NAME_MOST = 32 };
@@ -80,6 +82,39 @@ static const char *value_of(struct reader *r, const char *equals)
     return r->at + 1 < r->argc ? r->argv[++r->at] : NULL;
 }
 
+/* The verb of a command, among those that may be meant, that has NAME among its operands ("ID [COUNT]"), where that is not the value of an
+ * option; NULL: none has. */
+static const struct command_verb *verb_with_operand(const struct command *c, const char *name)
+{
+    for (const struct command_verb *verb = c->info ? c->info->verbs : NULL; verb && verb->name; verb++) {
+        bool is_value = false;
+        if (*verb->name && c->argc > 0 && strcmp(verb->name, c->argv[0]) != 0)
+            continue;
+        for (const char *word = verb->operands; *word;) {
+            size_t n = strcspn(word, " []|");
+            if (n > 1 && !is_value && n == strlen(name) && strncasecmp(word, name, n) == 0)
+                return verb;
+            if (n > 0)
+                is_value = word[0] == '-';
+            word += n + (word[n] != '\0');
+        }
+    }
+    return NULL;
+}
+
+/* "seq has no option --count; COUNT is an operand: attnctl seq fork ID [COUNT]" */
+static enum options_result say_operand(const struct command_info *info, const struct command_verb *verb,
+                                       const char *name)
+{
+    fprintf(stderr, "attnctl: %s has no option --%s; ", info->name, name);
+    for (const char *s = name; *s; s++)
+        fputc(toupper((unsigned char)*s), stderr);
+    fputs(" is an operand: ", stderr);
+    show_usage(stderr, info, verb);
+    fputc('\n', stderr);
+    return OPTIONS_WRONG;
+}
+
 /* An option of the command at hand, or of all. */
 static enum options_result read_option(struct reader *r, const char *arg)
 {
@@ -112,6 +147,9 @@ static enum options_result read_option(struct reader *r, const char *arg)
             to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : *name == 'c' ? &c->ca_file : &given;
         }
     }
+    const struct command_verb *verb = found || arg[1] != '-' ? NULL : verb_with_operand(c, name);
+    if (verb)
+        return say_operand(c->info, verb, name);
     if (!found) {
         snprintf(what, sizeof what, "%s%s has no option ", c->info ? c->info->name : "attnctl",
                  c->info ? "" : " itself");
@@ -233,7 +271,7 @@ static enum options_result find_command(struct reader *r, const struct command_i
     for (size_t i = 0; commands[i]; i++)
         near = nearest_of(name, near, commands[i]->name);
     snprintf(written, sizeof written, "\"%.40s\"", name);
-    const char *meant = commands_meant(commands, name, verbs);
+    const char *meant = strcmp(name, "version") == 0 ? "--version" : commands_meant(commands, name, verbs);
     return wrong(NULL, "there is no command ", written, meant ? meant : near);
 }
 

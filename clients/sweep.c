@@ -62,6 +62,7 @@ struct sweep {
     struct model model;
     struct point *points; /* [POINTS_MOST] */
     size_t count, skipped;
+    bool has_head; /* of the table */
     double roof;
 };
 
@@ -222,13 +223,17 @@ static enum exit_code run_once(struct sweep *s, struct point *p)
     return code;
 }
 
-static void print_head(void)
+/* Once, above the first line. */
+static void print_head(struct sweep *s)
 {
-    puts(" batch context shared block |  ms/token     p99  tokens/s | GB/s seen   read of roof");
+    if (!s->has_head)
+        puts(" batch context shared block |  ms/token     p99  tokens/s | GB/s seen   read of roof");
+    s->has_head = true;
 }
 
-static void print_point(const struct point *p)
+static void print_point(struct sweep *s, const struct point *p)
 {
+    print_head(s);
     printf("%6u %7u %6.2f %5u | %c%8.3f %7.3f %9.0f | %9.1f %6.1f %7.2f\n", p->batch, p->context, p->shared,
            p->block_size, p->is_partial ? '~' : ' ', p->token_ms, p->token_ms_p99, p->tokens_per_s,
            p->logical_gb_per_s, p->read_gb_per_s, p->roof_fraction);
@@ -254,6 +259,7 @@ static enum exit_code measure(struct sweep *s, struct point *p)
     p->decode = s->decode ? (uint32_t)s->decode : DECODE_FIRST;
     double needed = blocks_of(p);
     if (needed > (double)s->model.blocks) {
+        print_head(s);
         printf("%6u %7u %6.2f %5u | does not fit: needs %.0f blocks of %llu\n", p->batch, p->context,
                p->shared, p->block_size, needed, (unsigned long long)s->model.blocks);
         s->skipped++;
@@ -265,7 +271,7 @@ static enum exit_code measure(struct sweep *s, struct point *p)
     for (uint64_t i = 1; i < s->repeat && code == EXIT_OK; i++)
         code = run_once(s, p);
     if (p->measured)
-        print_point(p);
+        print_point(s, p);
     s->skipped += !p->measured && code != EXIT_INTERRUPTED;
     return code == EXIT_FAILED ? EXIT_OK : code; /* what is refused is said; others may do */
 }
@@ -435,12 +441,12 @@ static int run_sweep(const struct command *c)
     if (!s.points)
         return EXIT_FAILED;
     terminal_watch_signals();
-    print_head();
     int code = sweep_all(&s);
     bool ok = write_file(&s, "csv", write_csv);
     ok = write_file(&s, "svg", write_svg) && ok;
     if (code == EXIT_INTERRUPTED)
-        fputs("attnctl: interrupted; that is what was measured\n", stderr);
+        fprintf(stderr, "attnctl: interrupted; %s\n",
+                s.count ? "that is what was measured" : "nothing was measured");
     else if (s.skipped)
         fprintf(stderr, "attnctl: %zu points were not measured\n", s.skipped);
     free(s.points);

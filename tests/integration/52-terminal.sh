@@ -30,6 +30,7 @@ blcoks|there is no command "blcoks"; did you mean blocks? (--help lists the comm
 stat|there is no command "stat"; did you mean stats? (--help lists the commands)
 fork 7|there is no command "fork"; did you mean seq fork? (--help lists the commands)
 delete 7|there is no command "delete"; did you mean seq delete or lease delete? (--help lists the commands)
+version|there is no command "version"; did you mean --version? (--help lists the commands)
 stats now|"now" is one operand too many; usage: attnctl stats
 seq frok 7|seq has no "frok"; did you mean fork? It has list, new, show, fork, truncate and delete (attnctl seq --help says what it takes)
 seq rm 7|seq has no "rm"; did you mean delete? It has list, new, show, fork, truncate and delete (attnctl seq --help says what it takes)
@@ -47,6 +48,9 @@ attend 1 2|"2" is one operand too many; usage: attnctl attend ID --q ROWS [--lay
 seq fork|something is missing; usage: attnctl seq fork ID [COUNT]
 seq truncate 7 x|LENGTH wants an integer in 0..4294967295, not "x" (--help lists the commands)
 seq show -1|the id wants an integer in 0..9007199254740991, not "-1" (--help lists the commands)
+seq fork 1 --count 2|seq has no option --count; COUNT is an operand: attnctl seq fork ID [COUNT]
+seq truncate 1 --length=3|seq has no option --length; LENGTH is an operand: attnctl seq truncate ID LENGTH
+append 1 --rows 3|append has no option --rows (attnctl append --help says what it takes)
 run --coutn 5|run has no option --coutn; did you mean --count? (attnctl run --help says what it takes)
 run --count|a value is missing behind --count (attnctl run --help says what it takes)
 run --shape azure-conv --count many|--count wants a number in 1..1e+09, not "many" (--help lists the commands)
@@ -138,6 +142,15 @@ stub '404 Not Found' "{\"code\":\"not_found\",\"detail\":\"no $name\"}" seq show
 expect 'nor a problem' "attnctl: 404 not_found: no $shown" "$(cat "$WORK/err")"
 expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help lists the commands)' "$(ctl $'\xc3(\x1b'; cat "$WORK/err")"
 
+# ---- answers of others (bug: a port that speaks TLS was answered with "400 : ")
+page='<html><head><title>400</title></head>
+<body>The plain HTTP request was sent to HTTPS port</body></html>'
+stub '400 Bad Request' "$page" waiting
+expect 'http to a TLS port' 'attnctl: 400, and no JSON: application/json, "400 The plain HTTP request was sent to HTTPS port"; https?' "$(cat "$WORK/err")"
+expect 'a success that is no JSON is none' '1 attnctl: 200, and no JSON: application/json, "hello"; is attnd there?' "$(stub '200 OK' 'hello' seq show 1; echo $?) $(cat "$WORK/err")"
+stub '502 Bad Gateway' '' waiting
+expect 'an answer without a body' 'attnctl: 502, and no JSON: application/json; is attnd there?' "$(cat "$WORK/err")"
+
 # ---- top beside a daemon that says what waits, and of steps
 mkdir -p "$WORK/told/v1"
 jq -nc '{uptime_s: 3723, backend: {name: "cuda", isa: "sm_90a", threads: 1}, pool: {blocks: 100, free: 3, held: 90, shared: 40, cached: 7},
@@ -206,6 +219,7 @@ expect 'run says that there is no slot for a sequence' "130 waits: $slots" "$(be
 expect 'its summary is true' "had not begun after|waited for $slots" "$(sed -nE 's/^workload [0-9]+ (had .*after) .*/\1/p; s/^  (waited for)  */\1 /p' "$WORK/out" | paste -sd'|')"
 expect 'waiting says it, too' "$slots" "$(sed -n 's/^workload 1  *[0-9.]* s  //p' "$WORK/list")"
 expect 'so does a sweep' "130 waits: $slots" "$(begun sweep --batch 1 --context 16 --shared 0 --decode 4)"
+expect 'which has no empty table then' ' attnctl: interrupted; nothing was measured' "$(cat "$WORK/out") $(grep interrupted "$WORK/why")"
 for id in $(ctl --json seq | jq '.items[].id'); do ctl seq delete "$id" >/dev/null; done
 ctl lease new 60 >/dev/null
 expect 'run says that there are no blocks' '130 waits: with all that run it needs 11 blocks up to their end; 4 can be had' "$(begun run "$WORK/w.json")"
