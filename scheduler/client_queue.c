@@ -514,7 +514,7 @@ static int make_room(struct client_queue *c, struct request *request, uint32_t n
         promised = reservation_promised(c->o.state) - drawn;
     }
     if (need > counts.blocks)
-        return request_fail(request, ATTND_INVALID, "needs %u blocks of %u", need, counts.blocks);
+        return request_fail(request, ATTND_INVALID, "needs %u blocks; the pool has %u", need, counts.blocks);
     if (need + promised <= available)
         return 0;
     if (need <= drawn && need <= available)

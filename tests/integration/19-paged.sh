@@ -105,7 +105,7 @@ an unknown member|422 /sequences: there is no such member|{"layer":0,"lease":4,"
 a kernel that is none|422 /kernel: wants auto, paged_v1 or paged_v2|{"layer":0,"lease":4,"q":$q,$table,"kernel":"fast"}
 a kernel of another layout|422 kernel: paged_v1 and paged_v2 go with geometry.layout vllm and backend.name cuda|{"layer":0,"lease":4,"q":$q,$table,"kernel":"paged_v2"}
 LIST
-expect 'too much for the pool' '422 needs 17 blocks of 16' "$(call /v1/leases '{"blocks":17}' | problem)"
+expect 'too much for the pool' '422 needs 17 blocks; the pool has 16' "$(call /v1/leases '{"blocks":17}' | problem)"
 expect 'too much for now' '503 needs 9 blocks of 16; 4 free, 0 reclaimable' "$(call /v1/leases '{"blocks":9}' | problem)"
 expect 'a lease of nothing' '422 /blocks: wants an integer in 1..100000' "$(call /v1/leases '{"blocks":0}' | problem)"
 expect 'nothing of that has changed anything' "$one" \
