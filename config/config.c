@@ -734,14 +734,14 @@ static int apply_environment(struct config *c, char *const *environment, char er
 static int apply_sets(struct config *c, const struct config_inputs *in, char error[CONFIG_ERROR_BYTES])
 {
     for (size_t i = 0; i < in->set_count; i++) {
-        const char *set = in->sets[i];
+        const char *set = in->sets[i], *word = in->set_word ? in->set_word : "--set";
         const char *equals = strchr(set, '=');
         char path[PATH_BYTES], place[2 * PATH_BYTES];
         if (!equals || (size_t)(equals - set) >= sizeof path)
-            return fail(error, "--set %.200s: wants PATH=VALUE", set);
+            return fail(error, "%s %.200s: wants PATH=VALUE", word, set);
         memcpy(path, set, (size_t)(equals - set));
         path[equals - set] = '\0';
-        snprintf(place, sizeof place, "--set %.200s", set);
+        snprintf(place, sizeof place, "%s %.200s", word, set);
         const struct key *key = key_find(path);
         if (!key)
             return no_key(place, path, error);

@@ -154,6 +154,7 @@ struct config_inputs {
     size_t set_count;
     char *const *environment; /* as environ: "NAME=value", NULL-terminated */
     const char *text;         /* instead of a file: what would be in it, or NULL */
+    const char *set_word;     /* what errors call one of sets; NULL: --set */
     bool has_help;            /* errors about keys point to attnd --help */
 };
 

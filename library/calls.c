@@ -302,9 +302,13 @@ static int read_keys_and_values(const struct builder *b, const struct five *t, u
 
 static int read_layer(const struct builder *b, uint32_t layer, bool may_be_all)
 {
-    if (layer >= b->g->layers && !(may_be_all && layer == ATTND_ALL_LAYERS))
-        return refuse(b, "layer", "wants 0..%u%s", b->g->layers - 1,
-                      may_be_all ? ", or ATTND_ALL_LAYERS for all of k and v" : "");
+    if (layer >= b->g->layers && !(may_be_all && layer == ATTND_ALL_LAYERS)) {
+        char most[16] = ""; /* behind the first layer, where there are more */
+        if (b->g->layers > 1)
+            snprintf(most, sizeof most, "..%u", b->g->layers - 1);
+        return refuse(b, "layer", "wants 0%s%s; has %u", most,
+                      may_be_all ? ", or ATTND_ALL_LAYERS for all of k and v" : "", layer);
+    }
     b->request->rows.layer = layer == ATTND_ALL_LAYERS ? 0 : layer;
     b->request->rows.kv_source = b->g->dtype;
     return ATTND_OK;

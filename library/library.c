@@ -609,7 +609,8 @@ int attnd_open(const struct attnd_options *options, struct attnd **result)
     const struct config_inputs inputs = {.file = o.configuration_file,
                                          .text = o.configuration,
                                          .sets = o.settings,
-                                         .set_count = o.setting_count};
+                                         .set_count = o.setting_count,
+                                         .set_word = "setting"};
     a->threaded = o.thread != 0;
     a->forks = atomic_load(&forks);
     if (config_load(&a->config, &inputs, error) != 0) {

@@ -8,6 +8,7 @@ import operator
 import os
 import threading
 import weakref
+from collections.abc import Iterable, Mapping
 from ctypes import byref, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 
 import numpy
@@ -188,6 +189,22 @@ def _configuration(config):
         raise _invalid(f'config: {e}') from None
 
 
+def _settings(settings):
+    """Settings as "path=value" texts: of a list of those, or of a dictionary."""
+    if isinstance(settings, Mapping):
+        try:
+            settings = [f'{path}={value if isinstance(value, str) else json.dumps(value)}' for path, value in settings.items()]
+        except TypeError as e:
+            raise _invalid(f'settings: {e}') from None
+    if isinstance(settings, (str, bytes)) or not isinstance(settings, Iterable):
+        raise _invalid(f'settings: wants a list of "path=value" or a dictionary, has {settings!r:.60}')
+    texts = list(settings)
+    for text in texts:
+        if not isinstance(text, str) or '=' not in text:
+            raise _invalid(f'settings: wants "path=value", has {text!r:.60}')
+    return [text.encode() for text in texts]
+
+
 def current_stream(array):
     """PyTorch's current stream, where a tensor of its on a GPU belongs; None: it is not one."""
     if not getattr(array, 'is_cuda', False):
@@ -256,19 +273,19 @@ class Ticket:
 class Engine:
     """A KV cache and attention over it, in this process.
 
-    config: the daemon's keys, as a dictionary or as JSON text; file: of them, instead; settings: "path=value" strings, stronger than
-    both. thread: calls with wait=False are computed by a thread of the library's; without, in done(), result() and whatever else is
+    config: the daemon's keys, as a dictionary or as JSON text; file: of them, instead; settings: "path=value" strings, or a
+    dictionary {path: value}, stronger than both. thread: calls with wait=False are computed by a thread of the library's; without, in done(), result() and whatever else is
     called.
 
     Sequences are ids; q, k, v are arrays [tokens][heads][head_dim] (NumPy, PyTorch, anything that speaks DLPack) in host memory.
     """
 
-    def __init__(self, config=None, *, file=None, settings=(), thread=False):
+    def __init__(self, config=None, *, file=None, settings=(), thread=False, **unknown):
         self._a = None
         functions = _library.functions()
-        if isinstance(settings, str) or not all(isinstance(s, str) for s in settings):
-            raise _invalid(f'settings: wants a list of "path=value", has {settings!r:.60}')
-        texts = [s.encode() for s in settings]
+        if unknown:
+            raise _invalid(f'{next(iter(unknown))}: Engine has no such argument; keys go into config={{{next(iter(unknown))!r}: ...}}')
+        texts = _settings(settings)
         handle = c_void_p()
         options = _library.Options(
             configuration=_configuration(config),

@@ -689,8 +689,28 @@ class Module(unittest.TestCase):
             attnd.Engine({'pool': {'blocks': object()}})
         with self.assertRaisesRegex(attnd.InvalidError, 'settings: wants a list'):
             attnd.Engine(settings='pool.blocks=3')
+        for settings in (['pool.blocks'], [3]):
+            with self.assertRaisesRegex(attnd.InvalidError, 'settings: wants "path=value", has '):
+                attnd.Engine(settings=settings)
+        with self.assertRaisesRegex(attnd.InvalidError, '^setting pool.blocks=many: pool.blocks: '):  # it spoke of --set
+            attnd.Engine(F32, settings=['pool.blocks=many'])
+        with self.assertRaisesRegex(attnd.InvalidError, r"geometry: Engine has no such argument; keys go into config=\{'geometry': \.\.\.\}"):
+            attnd.Engine(geometry=GEOMETRY)
         with self.assertRaisesRegex(attnd.InvalidError, r'layers: no such key; did you mean geometry\.layers\?$'):
             attnd.Engine(GEOMETRY)
+
+    def test_settings(self):
+        """As a dictionary they are what they are as a list."""
+        with attnd.Engine(F32, settings={'pool.blocks': 8, 'geometry.kv_dtype': 'f32'}) as engine:
+            self.assertEqual(engine.description.blocks, 8)
+
+    def test_layers(self):
+        """What is wanted of `layer` is a number where there is one layer (bug: it was 0..0), else a range; and what it was is said."""
+        for layers, wants in ((1, 'layer: wants 0; has 3'), (2, 'layer: wants 0..1; has 3')):
+            with attnd.Engine({**F32, 'geometry': {**F32['geometry'], 'layers': layers}}) as engine:
+                with self.assertRaises(attnd.InvalidError) as raised:
+                    engine.attend(engine.create(), numpy.zeros((1, QUERY_HEADS, DIM), numpy.float32), layer=3)
+                self.assertIn(wants, str(raised.exception))
 
     @unittest.skipUnless('not usable here' in attnd.backends()['cuda'], 'there is CUDA here')
     def test_a_backend_that_is_not_here(self):
