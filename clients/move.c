@@ -6,6 +6,9 @@
  *     from   GET  /v1/sequences/7/kv?range=...   ->   to   PUT /v1/sequences/9/kv?range=...     range after range
  *     from   POST /v1/sequences/7/moved               refused if it has grown meanwhile: then the rest follows
  *
+ * Each comes with tokens of its own: what forks and prompts share here they do not share there (docs/decisions/0022). So --all first adds up what
+ * that takes at most, and moves nothing when there cannot be so much.
+ *
  * The daemons do not talk to each other. Whatever fails, the sequence stays where it was, and what was made of it
  * elsewhere is deleted. */
 #include "clients/answer.h"
@@ -40,6 +43,7 @@ struct move_options {
     const char *salt; /* NULL: none */
     char **ids;       /* [count] */
     size_t count;     /* 0: all sequences, but for those that a workload drives */
+    bool force;       /* of all: also where they cannot all fit */
     bool json;        /* a line of JSON for each on stdout, else one of text */
 };
 
@@ -305,19 +309,26 @@ static enum move_result worse(enum move_result a, enum move_result b)
 }
 
 /* A page of sequences; *next: where the one behind it begins, negative: there is none. Moving some does not shift the
- * others. */
-static enum move_result move_page(const struct move_options *o, uint32_t step, double *next)
+ * others. NULL, and said why: it is not to be had. */
+static cJSON *fetch_page(const struct move_options *o, double *next)
 {
     char path[PATH_BYTES];
     const struct http_request request = {.method = "GET", .path = path};
     snprintf(path, sizeof path, "/v1/sequences?limit=%d&cursor=%.0f", PAGE, *next);
     struct http_reply reply = http_client_send(o->from, &request);
     cJSON *page = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    const cJSON *item, *after = answer_at(page, "next");
-    enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
+    const cJSON *after = answer_at(page, "next");
     *next = cJSON_IsNumber(after) ? after->valuedouble : -1;
     if (!page)
         command_explain(&reply);
+    return page;
+}
+
+static enum move_result move_page(const struct move_options *o, uint32_t step, double *next)
+{
+    cJSON *page = fetch_page(o, next);
+    const cJSON *item;
+    enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         if (result == MOVE_UNAVAILABLE)
             break;
@@ -329,6 +340,86 @@ static enum move_result move_page(const struct move_options *o, uint32_t step, d
     }
     cJSON_Delete(page);
     return result;
+}
+
+/* What all take at most, without a word about what they share. */
+struct needed {
+    double sequences, blocks;
+};
+
+/* Blocks of `block_size` tokens that a sequence has at its end, or has been promised. */
+static double blocks_of(const cJSON *sequence, double block_size)
+{
+    const cJSON *length;
+    double tokens = fmax(answer_number(sequence, "length"), answer_number(sequence, "max_tokens"));
+    cJSON_ArrayForEach (length, answer_at(sequence, "lengths"))
+        tokens = fmax(tokens, length->valuedouble);
+    return ceil(tokens / block_size);
+}
+
+static enum move_result add_up(const struct move_options *o, double block_size, struct needed *needed)
+{
+    for (double next = 0; next >= 0;) {
+        cJSON *page = fetch_page(o, &next);
+        const cJSON *item;
+        if (!page)
+            return MOVE_UNAVAILABLE;
+        cJSON_ArrayForEach (item, answer_at(page, "items")) {
+            if (answer_number(item, "workload") > 0)
+                continue;
+            needed->sequences++;
+            needed->blocks += blocks_of(item, block_size);
+        }
+        cJSON_Delete(page);
+    }
+    return MOVE_DONE;
+}
+
+/* The pool of /stats; NULL: it is not to be had, perhaps for want of a scope. */
+static cJSON *pool_of(struct http_client *client)
+{
+    const struct http_request request = {.method = "GET", .path = "/stats?limit=1"};
+    struct http_reply reply = http_client_send(client, &request);
+    cJSON *stats = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    cJSON *pool = cJSON_DetachItemFromObject(stats, "pool");
+    cJSON_Delete(stats);
+    return pool;
+}
+
+/* "41 sequences need at most 123 blocks there, which has 64" */
+static void say_needed(const struct needed *needed, double has)
+{
+    bool one = needed->sequences == 1;
+    fprintf(stderr, "%.0f sequence%s at most %.0f block%s there, which has %.0f", needed->sequences,
+            one ? " needs" : "s need", needed->blocks, answer_plural(needed->blocks), has);
+}
+
+/* Say what all take there and what there is; nothing is moved where they cannot fit. */
+static enum move_result check_room(const struct move_options *o)
+{
+    struct needed needed = {0};
+    cJSON *there = pool_of(o->to);
+    double size = answer_number(there, "block_size"), has = answer_number(there, "free") +
+                                                            answer_number(there, "cached") +
+                                                            answer_number(there, "host_free");
+    cJSON_Delete(there);
+    enum move_result result = size > 0 ? add_up(o, size, &needed) : MOVE_DONE;
+    if (result != MOVE_DONE || needed.sequences == 0)
+        return result;
+    if (needed.blocks <= has) {
+        if (!o->json) {
+            say_needed(&needed, has);
+            fputc('\n', stderr);
+        }
+        return MOVE_DONE;
+    }
+    cJSON *here = pool_of(o->from);
+    fputs("attnctl: ", stderr);
+    say_needed(&needed, has);
+    fprintf(stderr, "; here %.0f are held, but what is shared is moved once for each%s\n",
+            answer_number(here, "held"), o->force ? "" : ". Nothing is moved; --force moves what fits");
+    cJSON_Delete(here);
+    return o->force ? MOVE_DONE : MOVE_FAILED;
 }
 
 static enum move_result move_all(const struct move_options *o)
@@ -347,6 +438,8 @@ static enum move_result move_all(const struct move_options *o)
         }
         result = worse(result, move_one(o, id, step));
     }
+    if (o->count == 0 && (result = check_room(o)) != MOVE_DONE)
+        return result;
     for (double next = 0; o->count == 0 && next >= 0 && result != MOVE_UNAVAILABLE;)
         result = worse(result, move_page(o, step, &next));
     return result;
@@ -373,6 +466,7 @@ static int run_move(const struct command *c)
                                          .salt = command_option(c, "salt"),
                                          .ids = c->argv,
                                          .count = all ? 0 : (size_t)c->argc,
+                                         .force = command_option(c, "force") != NULL,
                                          .json = c->json};
     if (!to)
         return command_usage("out of memory");
@@ -387,13 +481,17 @@ static const struct command_verb verbs[] = {{"", "--to URL ID... | --to URL --al
 static const struct command_option options[] = {
     {"to", "URL", "the daemon that they go to"},
     {"all", NULL, "all sequences, but for those that a workload drives"},
+    {"force", NULL, "of --all: move what fits, where not all can"},
     {"to-key-file", "FILE", "the key for that daemon (default: the same one)"},
     {"as", "URL", "what its clients call it (default: the URL)"},
-    {"salt", "TEXT", "that they share their prompts under there"},
+    {"salt", "TEXT", "their prompts are found there under this salt only"},
     {0}};
 
-const struct command_info move_info = {.name = "move",
-                                       .text = "bring sequences to another daemon",
-                                       .verbs = verbs,
-                                       .options = options,
-                                       .more = "Calls on a sequence that was moved are told where it is."};
+const struct command_info move_info = {
+    .name = "move",
+    .text = "bring sequences to another daemon",
+    .verbs = verbs,
+    .options = options,
+    .more = "Calls on a sequence that was moved are told where it is. What sequences share\n"
+            "here they do not share there: --all says before it moves how many blocks that\n"
+            "takes."};

@@ -28,7 +28,7 @@ _attnctl_options() {
         export) echo --range ;;
         replay) echo --check --beside --beside-key-file --tolerance --patience --all --attnd ;;
         diff) echo --attnd ;;
-        move) echo --to --all --to-key-file --as --salt ;;
+        move) echo --to --all --force --to-key-file --as --salt ;;
         drain) echo --deadline ;;
     esac
 }

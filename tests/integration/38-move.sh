@@ -189,6 +189,24 @@ expect 'every count adds up' 'true true' "$(for url in "$URL" "$B"; do curl -s -
 stop_daemon
 expect 'it ends cleanly' 0 $?
 
+# ---- a move does not keep sharing: it is counted before (bug: half of the sequences stayed, one by one, for want of blocks)
+narrow=''
+start_daemon --config config/tiny.jsonc
+another narrow --config config/tiny.jsonc
+"$CTL" --url "$URL" seq new >/dev/null
+"$CTL" --url "$URL" append 1 --count 9 >/dev/null
+"$CTL" --url "$URL" seq fork 1 40 >/dev/null
+expect 'forks that cannot fit there are refused' '1 attnctl: 41 sequences need at most 123 blocks there, which has 64; here 3 are held, but what is shared is moved once for each. Nothing is moved; --force moves what fits' \
+    "$("$CTL" --url "$URL" move --to "$narrow" --all >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
+expect 'and stay' '41 0' "$(curl -s "$URL/stats" | jq .sequences.count) $(curl -s "$narrow/stats" | jq .sequences.count)"
+expect 'with --force those are moved that fit' '1 21 64' \
+    "$("$CTL" --url "$URL" --json move --to "$narrow" --all --force >"$WORK/said" 2>/dev/null; echo $?) $(wc -l <"$WORK/said") $(curl -s "$narrow/stats" | jq '.pool.held + .pool.free')"
+for id in $(seq 23 41); do "$CTL" --url "$URL" seq delete "$id" >/dev/null; done
+curl -s -o /dev/null -X DELETE "$narrow/v1/sequences/1"
+expect 'what fits is said' '0 1 sequence needs at most 3 blocks there, which has 4' "$("$CTL" --url "$URL" move --to "$narrow" --all 2>"$WORK/said" >/dev/null; echo $?) $(cat "$WORK/said")"
+stop_daemon
+expect 'it ends cleanly then' 0 $?
+
 # ---- keys
 made() { "$CTL" --json key new "$@"; }
 ann=$(made ann infer) bob=$(made bob infer) eve=$(made eve read)
