@@ -19,9 +19,10 @@ daemon_files() {
     echo "755 $BUILD/attnctl bin/attnctl"
     for file in config/*.jsonc config/demo-workload.json; do echo "644 $file share/attnd/${file##*/}"; done
     for file in config/haproxy.cfg config/nginx.conf config/envoy.yaml packaging/prometheus/*.yml packaging/grafana/*.json packaging/kubernetes/*.yaml \
-        packaging/kubernetes/make_gateway.py packaging/container/Containerfile; do
+        packaging/container/Containerfile; do
         echo "644 $file share/doc/attnd/examples/${file##*/}"
     done
+    echo "755 packaging/kubernetes/make_gateway.py share/doc/attnd/examples/make_gateway.py"
     for file in README.md CHANGELOG.md LICENSE NOTICE; do echo "644 $file share/doc/attnd/$file"; done
     find docs -type f \( -name '*.md' -o -name '*.png' -o -name '*.svg' \) | sort | while read -r file; do echo "644 $file share/doc/attnd/$file"; done
     for file in man/*.[1-8]; do echo "644 $file share/man/man${file##*.}/${file##*/}"; done

@@ -22,7 +22,7 @@ expect 'every man page of the sources' '' "$(for page in man/*.[1-8]; do have "s
 expect 'every completion' '' "$(for file in clients/completion/*; do
     [ ! -e "$file" ] || here | grep -q -e "/share/.*$(basename "$file" | sed 's/^_//; s/[.]bash$//; s/[.]zsh$//')" || echo "$file"
 done)"
-expect 'only they run' '' "$(find "$WORK/root" -type f -perm /111 | grep -v -e '/bin/attnd$' -e '/bin/attnctl$')"
+expect 'only they run' '' "$(find "$WORK/root" -type f -perm /111 | grep -v -e '/bin/attnd$' -e '/bin/attnctl$' -e '/examples/make_gateway.py$')"
 expect 'the unit starts what was installed' /opt/a/bin/attnd "$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$WORK/root/opt/a/lib/systemd/system/attnd.service")"
 expect 'no file names the folder below which it was put' '' "$(grep -rl -F -e "$WORK" "$WORK/root")"
 expect 'what was installed runs' "$("$ATTND" --version | head -1)" "$("$WORK/root/opt/a/bin/attnd" --version | head -1)"

@@ -9,6 +9,7 @@ if [ ! -x $venv/bin/kubernetes-validate ]; then
     python3 -m venv $venv >/dev/null 2>&1 && $venv/bin/pip install -q 'kubernetes-validate==1.37.0' >/dev/null 2>&1
 fi
 python3 packaging/kubernetes/make_gateway.py 3 >"$WORK/gateway.yaml"
+expect 'make_gateway.py is a program' 3 "$(./packaging/kubernetes/make_gateway.py 3 | grep -c '^kind: Service')"
 expect 'gateway.yaml is what make_gateway.py writes' '' "$(diff packaging/kubernetes/gateway.yaml "$WORK/gateway.yaml" | head -3)"
 # refused [ARG...] - the exit code, and the last line of what it says
 refused() { python3 packaging/kubernetes/make_gateway.py "$@" >"$WORK/made" 2>"$WORK/said"; echo "$? $(wc -c <"$WORK/made") $(tail -n 1 "$WORK/said")"; }
