@@ -125,4 +125,13 @@ nginx -p "$WORK" -c "$WORK/nginx.conf" -g 'daemon off; master_process off; error
 proxy=$!
 eventually answers
 common nginx false
+# One that begins knows of no node that it is down (bug: of two tries both went to such).
+kill -9 $proxy
+wait $proxy 2>/dev/null
+nginx -p "$WORK" -c "$WORK/nginx.conf" -g 'daemon off; master_process off; error_log stderr;' >"$WORK/proxy.log" 2>&1 &
+proxy=$!
+listens() { [ "$(ask -o /dev/null -w '%{http_code}' -H 'X-Attnd-Node: n0' "$URL/readyz")" = 200 ]; }
+eventually listens
+expect 'nginx: a node is enough for creates' '201 201 201 201 201 201 ' \
+    "$(for _ in {1..6}; do ask -o /dev/null -w '%{http_code} ' -X POST "$URL/v1/sequences"; done)"
 finish
