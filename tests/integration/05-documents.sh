@@ -8,7 +8,7 @@
 . tests/integration/documents.sh
 
 documents=("$@")
-[ $# -gt 0 ] || documents=(*.md docs/*.md docs/results/*.md clients/python/*.md)
+[ $# -gt 0 ] || documents=(*.md docs/*.md docs/results/*.md docs/decisions/README.md clients/python/*.md)
 for document in "${documents[@]}"; do
     [ -e "$document" ] || continue
     check_marks "$document"
@@ -17,6 +17,8 @@ for document in "${documents[@]}"; do
     check_document "$document" "$document" $least
 done
 [ $# -eq 0 ] || finish
+
+expect 'every decision is in their index, once' '' "$(for file in docs/decisions/[0-9]*.md; do grep -o -F "](${file##*/})" docs/decisions/README.md | uniq -c | grep -q '^ *1 ' || echo "$file"; done)"
 
 # ---- that it can fail
 is_good() { # whether the document on standard input is
