@@ -333,8 +333,7 @@ static bool find_owners(const struct engine_state *state, struct request_pool *a
         uint32_t entries = table.swapped ? 0 : table.entries, last = entries;
         if (entries > ask->entry && entries - ask->entry > work)
             last = ask->entry + work;
-        assert(last <= ask->entry || table.ids);
-        for (uint32_t i = ask->entry; i < last; i++) {
+        for (uint32_t i = ask->entry; table.ids && i < last; i++) {
             uint32_t at = table.ids[i] - ask->first,
                      place = at < ask->looked_at ? ask->place[at] : UINT32_MAX;
             if (place == UINT32_MAX || ask->blocks.views[place].owner ||

@@ -1336,7 +1336,7 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
 static void log_end(const struct workload *w, const char *how)
 {
     static const char *const why[] = {"", ", by request", ", since its time is over",
-                                      ", since the backend has failed"};
+                                      ", by a failure of the backend"};
     const struct workload_report *r = &w->report;
     log_line(LOG_INFO, "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
              (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,

@@ -5,6 +5,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <math.h>
 #include <stdbool.h>
@@ -128,7 +129,9 @@ INLINE vec vec_load_tail_as(const enum dtype dtype, const uint8_t *from)
 
 static bool avx2_supported(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned eax, ebx, ecx, edx; /* clang 14 has no name for F16C */
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
 const struct cpu_kernels cpu_kernels_avx2 = {
