@@ -225,9 +225,13 @@ static int check_kind(const struct registered_call *c, const struct geometry *g,
     bool attends = c->kind == REGISTERED_ATTEND, all = c->layer == REGISTERED_ALL;
     if (!attends && c->kind != REGISTERED_APPEND)
         return refuse(detail, "kind: wants 1 (append) or 2 (attend), has %u", c->kind);
-    if (c->layer >= g->layers && (!all || attends))
-        return refuse(detail, "layer: wants 0..%u%s", g->layers - 1,
+    if (c->layer >= g->layers && (!all || attends)) {
+        char most[16] = ""; /* behind the first layer, where there are more */
+        if (g->layers > 1)
+            snprintf(most, sizeof most, "..%u", g->layers - 1);
+        return refuse(detail, "layer: wants 0%s%s", most,
                       attends ? "" : ", or 4294967295 for k and v of all");
+    }
     if (c->kernel > ATTENTION_PAGED_V2)
         return refuse(detail, "kernel: wants 0 (auto), 1 (paged_v1) or 2 (paged_v2)");
     if (c->kv_stored > 1)
