@@ -102,7 +102,7 @@ static void explain_other(const struct http_reply *reply)
     char text[SHOWN + 4] = "";
     size_t n = 0, type = reply->type ? strcspn(reply->type, ";") : 0;
     bool inside = false, space = false;
-    for (size_t i = 0; i < reply->bytes && n < SHOWN; i++) {
+    for (size_t i = 0; reply->text && i < reply->bytes && n < SHOWN; i++) {
         char c = reply->text[i];
         inside |= c == '<';
         space |= inside || strchr(" \t\r\n", c);

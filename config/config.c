@@ -588,7 +588,7 @@ static bool is_other(const char *text, size_t bytes, size_t *begin)
     *begin = 0;
     while (*begin < bytes && strchr(" \t\r\n", text[*begin]) && text[*begin])
         ++*begin;
-    return *begin < bytes && !memchr("{[\"/", text[*begin], 4);
+    return *begin < bytes && !(text[*begin] && strchr("{[\"/", text[*begin]));
 }
 
 /* What is in a file, or would be in one: `file` is what errors call it. `text` is overwritten. */

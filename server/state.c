@@ -36,7 +36,9 @@ enum {
     IDS_RANGE = 65536,     /* ids that are covered together */
     PATIENCE_MS = 500,     /* for who reads the log */
     PROBE_BYTES = 4 << 20, /* written at a time to see how fast the disk is, */
-    PROBES = 16            /* as often at most */
+    PROBES = 16,           /* as often at most */
+    FAILED_MOST = 100,     /* snapshots that were not restored, which are kept; */
+    NAME_BYTES = 32        /* names of these */
 };
 
 static const char SNAPSHOT[] = "snapshot", RESTORING[] = "snapshot.restoring", FAILED[] = "snapshot.failed",
@@ -904,6 +906,11 @@ static int restore_one(struct restoring *r, uint32_t n, bool at_first)
     int rc = snapshot_read(r->reader, n, &q, r->reason);
     if (rc == 0 && at_first && (q.options.max_tokens || (q.base && !is_there(r, q.base))))
         return REQUEST_WAITS;
+    if (rc == 0 && q.base && !is_there(r, q.base)) {
+        snprintf(r->reason, sizeof r->reason, "sequence %llu, whose first %u tokens it shares, is not",
+                 (unsigned long long)q.base, q.shared);
+        rc = ATTND_NOT_FOUND;
+    }
     if (rc == 0 && !has_key(r->daemon->keys, q.key)) {
         snprintf(r->reason, sizeof r->reason, "its key is no more");
         rc = ATTND_NO_KEY;
@@ -980,15 +987,30 @@ static bool restore_all(struct restoring *r)
     return true;
 }
 
+/* Keep what was not restored, beside what was kept before: in "snapshot.failed", or .1, .2 and so on behind it. False: there is nothing, or it
+ * stays where it is. (The folder is ours alone, so nobody makes such a name meanwhile.) */
+static bool keep_failed(struct state *s, char name[NAME_BYTES])
+{
+    for (unsigned n = 0; n < FAILED_MOST; n++) {
+        snprintf(name, NAME_BYTES, n ? "%s.%u" : "%s", FAILED, n);
+        if (faccessat(s->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
+            return renameat(s->dir, RESTORING, s->dir, name) == 0;
+    }
+    log_line(LOG_ERROR, "what was not restored is in %s: there are %d such files already", RESTORING,
+             FAILED_MOST);
+    return false;
+}
+
 /* The snapshot, moved aside; -1: there is none. */
 static int take_snapshot(struct state *s)
 {
     struct stat status;
-    if (renameat(s->dir, RESTORING, s->dir, FAILED) == 0)
+    char kept[NAME_BYTES];
+    if (keep_failed(s, kept))
         log_line(LOG_WARNING,
                  "the start before this one did not come to its end: what it was restoring is in %s, "
                  "and is not used again",
-                 FAILED);
+                 kept);
     int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) {
         if (errno != ENOENT)
@@ -1020,16 +1042,19 @@ bool state_restore(struct state *s, struct daemon_state *daemon)
     if (!readable)
         log_line(LOG_ERROR, "the snapshot is not used: %s", r.reason);
     engine_keep_all(daemon->engine, true);
+    daemon->not_restored = count;
     if (readable && fits(&r))
         stays = restore_all(&r);
     engine_keep_all(daemon->engine, false);
     if (readable)
         snapshot_close(r.reader);
-    const char *to = !stays ? SNAPSHOT : FAILED;
-    if (stays && readable && r.restored == count)
+    char kept[NAME_BYTES];
+    if (!stays)
+        (void)renameat(s->dir, RESTORING, s->dir, SNAPSHOT);
+    else if (readable && r.restored == count)
         (void)unlinkat(s->dir, RESTORING, 0);
-    else if (renameat(s->dir, RESTORING, s->dir, to) == 0 && stays)
-        log_line(LOG_WARNING, "what was not restored is in %s until the next one", FAILED);
+    else if (keep_failed(s, kept))
+        log_line(LOG_WARNING, "what was not restored is in %s, and stays there", kept);
     (void)fsync(s->dir);
     return stays;
 }

@@ -350,7 +350,8 @@ export class ChecksView {
   // What the figures alone show to hold. The audit looks at everything.
   lights() {
     const {pool, sequences} = this.app.stats, {live} = this.app, sum = pool.free + pool.held + pool.cached + pool.fenced;
-    const unknown = live.counts.at(-1), held = live.counts[1] + live.counts[2], agrees = held === pool.held && live.counts[2] === pool.shared && live.counts[3] === pool.cached;
+    const foreign = live.owner.includes(OTHER); // of other keys' blocks it is not told how many share them
+    const unknown = live.counts.at(-1), held = live.counts[1] + live.counts[2], agrees = held === pool.held && (foreign || live.counts[2] === pool.shared) && live.counts[3] === pool.cached;
     if (agrees || unknown) this.disagreedSince = null;
     else this.disagreedSince ??= performance.now();
     const late = this.disagreedSince !== null && performance.now() - this.disagreedSince > 3000;
@@ -358,9 +359,9 @@ export class ChecksView {
       ['ready', this.ready === 'ready' ? 'good' : 'bad', 'The daemon takes requests', this.ready ?? 'asking'],
       ['sum', sum === pool.blocks ? 'good' : 'bad', 'Every block is in one state', `${countText(pool.free)} free + ${countText(pool.held)} held + ${countText(pool.cached)} cached + ${countText(pool.fenced)} fenced = ${countText(sum)} of ${countText(pool.blocks)}`],
       ['tokens', pool.tokens_physical <= pool.tokens_logical && pool.tokens_physical <= pool.held * pool.block_size ? 'good' : 'bad', 'Stored tokens fit the held blocks',
-        `${plural(pool.tokens_logical, 'token')} of ${plural(sequences.count, 'sequence')} in ${plural(pool.tokens_physical, 'slot')} of ${countText(pool.held * pool.block_size)}`],
+        `${plural(pool.tokens_logical, 'token')} of ${foreign ? 'all keys' : plural(sequences.count, 'sequence')} in ${plural(pool.tokens_physical, 'slot')} of ${countText(pool.held * pool.block_size)}`],
       ['map', unknown ? '' : agrees ? 'good' : late ? 'bad' : 'warn', 'The map agrees with the figures',
-        unknown ? `${plural(unknown, 'block')} not read` : `${countText(held)} held, ${countText(live.counts[2])} of them shared, ${countText(live.counts[3])} cached${agrees ? '' : late ? '' : ', figures on their way'}`],
+        unknown ? `${plural(unknown, 'block')} not read` : `${countText(held)} held, ${foreign ? "other keys' among them" : `${countText(live.counts[2])} of them shared`}, ${countText(live.counts[3])} cached${agrees ? '' : late ? '' : ', figures on their way'}`],
       ['audit', this.results.audit?.lamp ?? '', 'Audit of tables, counts and indices', this.results.audit?.text ?? 'not run from here yet'],
       ['selftest', this.results.selftest?.lamp ?? '', 'Self-test of the kernels', this.results.selftest?.text ?? 'not run from here yet'],
     ];

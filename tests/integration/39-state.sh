@@ -84,6 +84,10 @@ cp "$WORK/first" "$folder/snapshot.restoring"
 begin
 expect 'what a start that was killed had begun is not used' "[] snapshot.failed $(logged 'did not come to its end' | cut -d' ' -f1)" "$(listed) $(files) warning"
 stop_daemon
+echo another >"$folder/snapshot.restoring"
+begin
+expect 'what was kept before stays (bug: it was overwritten)' 'snapshot.failed snapshot.failed.1 same' "$(files) $(cmp -s "$WORK/first" "$folder/snapshot.failed" && echo same)"
+stop_daemon
 rm -f "$folder"/snapshot*
 
 # ---- damage
