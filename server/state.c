@@ -904,9 +904,10 @@ static int restore_one(struct restoring *r, uint32_t n, bool at_first)
     struct snapshot_sequence q;
     bool done = false;
     int rc = snapshot_read(r->reader, n, &q, r->reason);
-    if (rc == 0 && at_first && (q.options.max_tokens || (q.base && !is_there(r, q.base))))
+    bool orphaned = rc == 0 && q.base && !is_there(r, q.base);
+    if (rc == 0 && at_first && (q.options.max_tokens || orphaned))
         return REQUEST_WAITS;
-    if (rc == 0 && q.base && !is_there(r, q.base)) {
+    if (orphaned) {
         snprintf(r->reason, sizeof r->reason, "sequence %llu, whose first %u tokens it shares, is not",
                  (unsigned long long)q.base, q.shared);
         rc = ATTND_NOT_FOUND;
