@@ -113,35 +113,19 @@ static void write_sequences(struct json_writer *w, const char *name, const struc
         write_sample(w, name, "state", api_sequence_states[i], f->stats->states[i]);
 }
 
-static void write_key_sequences(struct json_writer *w, const char *name, const struct figures *f)
-{
-    for (uint32_t i = 0; i < f->tenant_count; i++)
-        write_sample(w, name, "key", f->keys[i].name, f->tenants[i].use.sequences);
-}
-
-static void write_key_blocks(struct json_writer *w, const char *name, const struct figures *f)
-{
-    for (uint32_t i = 0; i < f->tenant_count; i++)
-        write_sample(w, name, "key", f->keys[i].name, (double)f->tenants[i].use.blocks);
-}
-
-static void write_key_workloads(struct json_writer *w, const char *name, const struct figures *f)
-{
-    for (uint32_t i = 0; i < f->tenant_count; i++)
-        write_sample(w, name, "key", f->keys[i].name, f->tenants[i].use.workloads);
-}
-
-static void write_key_calls(struct json_writer *w, const char *name, const struct figures *f)
-{
-    for (uint32_t i = 0; i < f->tenant_count; i++)
-        write_sample(w, name, "key", f->keys[i].name, f->keys[i].calls);
-}
-
-static void write_key_staging(struct json_writer *w, const char *name, const struct figures *f)
-{
-    for (uint32_t i = 0; i < f->tenant_count; i++)
-        write_sample(w, name, "key", f->keys[i].name, (double)f->keys[i].staging_bytes);
-}
+/* A sample a key: `value` is of key number i. */
+#define OF_KEYS(function, value)                                                                             \
+    static void function(struct json_writer *w, const char *name, const struct figures *f)                   \
+    {                                                                                                        \
+        for (uint32_t i = 0; i < f->tenant_count; i++)                                                       \
+            write_sample(w, name, "key", f->keys[i].name, (double)(value));                                  \
+    }
+OF_KEYS(write_key_sequences, f->tenants[i].use.sequences)
+OF_KEYS(write_key_blocks, f->tenants[i].use.blocks)
+OF_KEYS(write_key_workloads, f->tenants[i].use.workloads)
+OF_KEYS(write_key_calls, f->keys[i].calls)
+OF_KEYS(write_key_staging, f->keys[i].staging_bytes)
+#undef OF_KEYS
 
 static void write_roof(struct json_writer *w, const char *name, const struct figures *f)
 {
