@@ -6,8 +6,9 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 [ $# -gt 0 ] || set -- asan tsan
 passed=0 failed=0
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) took=$(mktemp)
+trap 'rm -f "$log" "$took"' EXIT
+TIMEFORMAT='%0R s, processor %0U + %0S s'
 export TURN_FACTOR=10 # what lib.sh allows a turn of the loop
 
 # Of each mode: the unit tests, and scripts that take all ways through the server and the engine. tsan is for threads.
@@ -19,23 +20,24 @@ scripts_of() {
 }
 
 judge() { # NAME COMMAND...
-    local name=$1 status began=$SECONDS
+    local name=$1 status
     shift
-    "$@" >"$log" 2>&1 </dev/null
+    { time "$@" >"$log" 2>&1 </dev/null; } 2>"$took"
     status=$?
     if [ $status -eq 0 ] && ! grep -qE '^not ok |ERROR: |WARNING: ThreadSanitizer|runtime error:' "$log"; then
-        echo "ok $name: $((SECONDS - began)) s"
+        echo "ok $name: $(cat "$took")"
         passed=$((passed + 1))
     else
         echo "not ok $name: exit $status"
         grep -v '^ok ' "$log" | tail -n 60 | sed 's/^/    /'
         failed=$((failed + 1))
+        return 1
     fi
 }
 
 for mode in "$@"; do
     build=build/$mode
-    judge "$mode builds" make --no-print-directory -j"$(nproc)" MODE="$mode" "$build/attnd" "$build/attnctl" "$build/tests/unit" "$build/tests/allocator_model"
+    judge "$mode builds" make --no-print-directory -j"$(nproc)" MODE="$mode" "$build/attnd" "$build/attnctl" "$build/tests/unit" "$build/tests/allocator_model" || continue
     judge "$mode unit" "$build/tests/unit"
     for script in $(scripts_of "$mode"); do
         judge "$mode $script" env ATTND="$PWD/$build/attnd" MODE="$mode" bash "tests/integration/$script.sh"
