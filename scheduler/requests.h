@@ -33,14 +33,15 @@ enum {
     REQUEST_DETAIL_BYTES = 512,
     REQUEST_ARENA_BYTES = 4 << 20, /* lists of a body of up to a MiB, and of its answer */
     REQUEST_ARENA_KEPT =
-        256 << 10,             /* of which so much stays; when more was used, most goes back to the system */
-    REQUEST_TENSORS_MAX = 8,   /* blocks of staging memory */
-    REQUEST_PAGE_MAX = 1000,   /* sequences or blocks on a page */
-    REQUEST_IDS_MAX = 100000,  /* block ids in one answer, */
-    REQUEST_LISTED_MAX = 1000, /* and of one sequence; the rest is had by pages of its table */
-    REQUEST_SCAN_MAX = 65536,  /* blocks looked at for one page, */
-    REQUEST_NODES_MAX = 16384, /* or blocks of the prefix index, */
-    REQUEST_ROWS_MAX = 16384,  /* or rows of sequences */
+        256 << 10,              /* of which so much stays; when more was used, most goes back to the system */
+    REQUEST_TENSORS_MAX = 8,    /* blocks of staging memory */
+    REQUEST_PAGE_MAX = 1000,    /* sequences or blocks on a page; */
+    REQUEST_COLUMNS_MAX = 4000, /* of blocks in columns, which are a third as long */
+    REQUEST_IDS_MAX = 100000,   /* block ids in one answer, */
+    REQUEST_LISTED_MAX = 1000,  /* and of one sequence; the rest is had by pages of its table */
+    REQUEST_SCAN_MAX = 65536,   /* blocks looked at for one page, */
+    REQUEST_NODES_MAX = 16384,  /* or blocks of the prefix index, */
+    REQUEST_ROWS_MAX = 16384,   /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
     REQUEST_OPS_MAX = 4096,         /* of a batch */

@@ -28,13 +28,13 @@ int api_read_idle(struct arguments *a, const struct config *config, uint32_t *se
     return ATTND_FORBIDDEN;
 }
 
-int api_read_page(struct arguments *a, struct request *request, uint32_t most)
+int api_read_page(struct arguments *a, struct request *request, uint32_t limit, uint32_t most)
 {
-    int64_t limit = most, cursor = 0;
-    int rc = arguments_integer(a, "limit", 1, REQUEST_PAGE_MAX, &limit);
+    int64_t wanted = limit, cursor = 0;
+    int rc = arguments_integer(a, "limit", 1, most, &wanted);
     if (rc == 0)
         rc = arguments_integer(a, "cursor", 0, UINT32_MAX, &cursor);
-    request->page.limit = (uint32_t)limit;
+    request->page.limit = (uint32_t)wanted;
     request->page.cursor = (uint64_t)cursor;
     return rc;
 }
@@ -52,7 +52,7 @@ static int parse_page(struct http_exchange *x, struct request *request, uint32_t
     struct arguments a;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request, limit);
+        rc = api_read_page(&a, request, limit, REQUEST_PAGE_MAX);
     return rc == 0 ? arguments_no_body(x) : rc;
 }
 

@@ -128,8 +128,8 @@ void api_render_table(struct http_exchange *x, const struct request *request, co
 /* "idle_timeout_s"; 0, for ever, wants the scope keep. */
 int api_read_idle(struct arguments *a, const struct config *config, uint32_t *seconds);
 
-/* "limit", or that many, and "cursor"; "state", one of `names`. */
-int api_read_page(struct arguments *a, struct request *request, uint32_t limit);
+/* "limit" up to `most`, or that many if there is none, and "cursor"; "state", one of `names`. */
+int api_read_page(struct arguments *a, struct request *request, uint32_t limit, uint32_t most);
 int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);
 
 /* k and v of n rows, in api_attention.c: both or, if they are not `required`, none. With `layered` they may be

@@ -355,13 +355,13 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request, PAGE_DEFAULT);
+        rc = arguments_word(&a, "format", formats, 2, &format);
+    if (rc == 0)
+        rc = api_read_page(&a, request, PAGE_DEFAULT, format == 1 ? REQUEST_COLUMNS_MAX : REQUEST_PAGE_MAX);
     if (rc == 0)
         rc = api_read_state(&a, api_block_states, 4, request);
     if (rc == 0)
         rc = read_fields(&a, request);
-    if (rc == 0)
-        rc = arguments_word(&a, "format", formats, 2, &format);
     if (rc == 0)
         rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
     request->pool.past = arguments_has(&a, "epoch");
@@ -524,7 +524,7 @@ static const struct route routes[] = {
               "Figures for Prometheus", NULL, NULL, "text", 0),
     ASK(GET, "/v1/blocks", READ, POOL, SMALL, parse_pool, render_pool, 200,
         "The pool, block by block, a page at a time",
-        "limit?:uint(1..1000) cursor?:uint(0..4294967295) state?:(free|held|cached|fenced) "
+        "limit?:uint(1..4000) cursor?:uint(0..4294967295) state?:(free|held|cached|fenced) "
         "fields?:text(..64) "
         "format?:(objects|columns) epoch?:uint",
         NULL, "Blocks|BlockColumns", 0),

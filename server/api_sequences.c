@@ -309,7 +309,7 @@ static int parse_sequences(struct http_exchange *x, struct request *request, con
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
-        rc = api_read_page(&a, request, PAGE_DEFAULT);
+        rc = api_read_page(&a, request, PAGE_DEFAULT, REQUEST_PAGE_MAX);
     if (rc == 0)
         rc = api_read_state(&a, api_sequence_states, SEQUENCE_STATES, request);
     return rc == 0 ? arguments_no_body(x) : rc;

@@ -15,10 +15,11 @@ import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
 
-const PAGE_BLOCKS = 1000;     // the most that /v1/blocks gives at once
+const PAGE_BLOCKS = 4000;     // the most that /v1/blocks gives at once
 const LOADERS = 6;            // requests at a time: what browsers allow a host
 const PAINT_PAGES = 16;       // that are read between two paints of the map
-const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are
+const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are,
+const SWEEP_BLOCKS = 1000;    // of so many
 const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const IDLE_S = 2;             // without a step: there is no rate to show
@@ -208,13 +209,13 @@ class App {
 
   // How full a block is changes with each token, of which no event tells: pages with blocks that fill up are read again, by turns.
   async sweep(signal) {
-    const pages = Math.ceil(this.live.count / PAGE_BLOCKS);
+    const pages = Math.ceil(this.live.count / SWEEP_BLOCKS);
     let left = SWEEP_PAGES;
     for (let tried = 0; tried < pages && left > 0; tried++) {
       this.swept = ((this.swept ?? -1) + 1) % pages;
-      if (!this.live.partial(this.swept, PAGE_BLOCKS)) continue;
+      if (!this.live.partial(this.swept, SWEEP_BLOCKS)) continue;
       left--;
-      const query = {limit: PAGE_BLOCKS, cursor: PAGE_BLOCKS * this.swept || undefined, format: 'columns'};
+      const query = {limit: SWEEP_BLOCKS, cursor: SWEEP_BLOCKS * this.swept || undefined, format: 'columns'};
       this.live.readPage(await this.api.json('/v1/blocks', {query, signal}), seconds());
     }
     if (left < SWEEP_PAGES && this.stopped === null) this.map.ask();

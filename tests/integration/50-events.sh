@@ -23,6 +23,10 @@ lines() { listen "$1" -H 'Accept: application/x-ndjson' "${@:2}"; }
 blocks() { curl -s "$URL/v1/blocks?limit=1000$1" | jq -c '.epoch, [.blocks[] | [.block, .state, .refs, .fill, (if .refs == 1 then .owner else .owner != null end)]]'; }
 start_daemon --config config/tiny.jsonc --set history.epochs=64 --set pool.host_blocks=16
 
+# ---- a page has bounds, which are wider where it is short
+expect 'pages of blocks have bounds' '200 422 200 422 422' "$(for query in limit=1000 limit=1001 'limit=4000&format=columns' 'limit=4001&format=columns' \
+    'limit=0&format=columns'; do curl -s -o /dev/null -w '%{http_code}\n' "$URL/v1/blocks?$query"; done | xargs)"
+
 # ---- the past: every state that was seen is shown again
 declare -a seen=()
 see() { seen+=("$(blocks '')"); }
