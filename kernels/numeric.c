@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* numeric.c - see numeric.h.
  *
- * A format is told by its exponent and mantissa widths. Conversions to f32 go through one loop, those from
- * f32 through one function, but for bf16, which most outputs have: a shift rounds it. */
+ * A format is told by its exponent and mantissa widths. There is one loop for each direction, without branches and
+ * inlined for each format, so that the compiler can use whole vectors. */
 #include "kernels/numeric.h"
 
 #include <assert.h>
@@ -35,36 +35,66 @@ static float float_of(uint32_t bits)
     return value;
 }
 
-static uint32_t encode(const struct format *f, float value)
+/* The bits of a value in a narrower format: those of an f32 whose mantissa is rounded, ties to even, and whose bias is the
+ * format's. Below the smallest normal number a sum rounds: the last place of `least` is that of the denormals. */
+static inline __attribute__((always_inline)) uint32_t encode(const struct format f, float value)
 {
-    uint32_t sign = bits_of(value) >> 31 << (f->exponent + f->mantissa);
-    int bias = (1 << (f->exponent - 1)) - 1, exponent;
-    if (isnan(value))
-        return sign | ((1U << (f->exponent + f->mantissa)) - 1);
-    if (isinf(value))
-        return sign | f->largest;
-    float magnitude = fabsf(value);
-    (void)frexpf(magnitude, &exponent);
-    exponent =
-        exponent - 1 < 1 - bias ? 1 - bias : exponent - 1; /* of the leading bit, or of the denormals */
-    /* in units of the last place the value is an integer plus a fraction, exactly; rintf ties to even */
-    float units = rintf(ldexpf(magnitude, (int)f->mantissa - exponent));
-    uint32_t bits = (uint32_t)units; /* up to 2^(mantissa + 1) */
-    uint32_t hidden = 1U << f->mantissa;
-    if (bits >= hidden) /* normal; a carry out of the mantissa moves into the exponent by itself */
-        bits += (uint32_t)(exponent + bias - 1) << f->mantissa;
-    return sign | (bits > f->largest ? f->largest : bits);
+    const unsigned width = f.exponent + f.mantissa, shift = 23 - f.mantissa;
+    const uint32_t rebias = 127U - ((1U << (f.exponent - 1)) - 1);
+    const float least = float_of((rebias + 1 + shift) << 23);
+    uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff, sign = bits >> 31 << width;
+    uint32_t normal =
+        ((magnitude + (1U << (shift - 1)) - 1 + (magnitude >> shift & 1)) >> shift) - (rebias << f.mantissa);
+    uint32_t denormal = bits_of(float_of(magnitude) + least) - bits_of(least);
+    uint32_t rounded = magnitude < (rebias + 1) << 23 ? denormal : normal;
+    rounded = rounded > f.largest ? f.largest : rounded;
+    return sign | (magnitude > 0x7f800000 ? (1U << width) - 1 : rounded);
 }
 
-static uint16_t encode_bf16(float value)
+/* Likewise of bf16, whose exponents are those of f32, and whose NaN keep what they carry. */
+static inline __attribute__((always_inline)) uint32_t encode_bf16(float value)
 {
-    uint32_t bits = bits_of(value);
-    if (isnan(value))
-        return (uint16_t)(bits >> 16 | 0x40);
-    uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
-    if ((rounded & 0x7fffffff) >= 0x7f800000)
-        return (uint16_t)((bits >> 16 & 0x8000) | 0x7f7f);
-    return (uint16_t)(rounded >> 16);
+    uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff, sign = bits >> 16 & 0x8000;
+    uint32_t rounded = (magnitude + 0x7fff + (magnitude >> 16 & 1)) >> 16;
+    rounded = rounded > 0x7f7f ? 0x7f7f : rounded;
+    return sign | (magnitude > 0x7f800000 ? magnitude >> 16 | 0x40 : rounded);
+}
+
+/* n numbers in a format of `size` bytes. */
+static inline __attribute__((always_inline)) void
+narrow(const enum dtype dtype, const size_t size, const float *restrict from, size_t n, uint8_t *restrict to)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint16_t x = (uint16_t)(dtype == DTYPE_BF16 ? encode_bf16(from[i]) : encode(formats[dtype], from[i]));
+        if (size == sizeof x)
+            memcpy(to + size * i, &x, size);
+        else
+            to[i] = (uint8_t)x;
+    }
+}
+
+void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        memcpy(to, from, n * sizeof *from);
+        return;
+    case DTYPE_F16:
+        narrow(DTYPE_F16, 2, from, n, to);
+        return;
+    case DTYPE_BF16:
+        narrow(DTYPE_BF16, 2, from, n, to);
+        return;
+    case DTYPE_E4M3:
+        narrow(DTYPE_E4M3, 1, from, n, to);
+        return;
+    case DTYPE_E5M2:
+        narrow(DTYPE_E5M2, 1, from, n, to);
+        return;
+    case DTYPE_COUNT:
+        break;
+    }
+    assert(!"no such dtype");
 }
 
 float numeric_load(enum dtype dtype, const void *array, size_t i)
@@ -76,28 +106,11 @@ float numeric_load(enum dtype dtype, const void *array, size_t i)
 
 void numeric_store(enum dtype dtype, void *array, size_t i, float value)
 {
-    uint8_t *bytes = array;
-    uint16_t half;
-    switch (dtype) {
-    case DTYPE_F32:
-        memcpy(bytes + 4 * i, &value, 4);
-        break;
-    case DTYPE_F16:
-        half = (uint16_t)encode(&formats[DTYPE_F16], value);
-        memcpy(bytes + 2 * i, &half, 2);
-        break;
-    case DTYPE_BF16:
-        half = encode_bf16(value);
-        memcpy(bytes + 2 * i, &half, 2);
-        break;
-    default:
-        bytes[i] = (uint8_t)encode(&formats[dtype], value);
-    }
+    numeric_from_float(dtype, &value, 1, (uint8_t *)array + i * dtype_bytes(dtype));
 }
 
-/* n numbers of `size` bytes in a format: branch-free, and inlined with both known, so that the compiler can
- * use whole vectors. Exponent and mantissa, moved to the top of an f32's, are the number times a power of
- * two, denormals included; infinity and NaN keep their exponent, which in bf16 is that of f32 already. */
+/* n numbers of `size` bytes in a format. Exponent and mantissa, moved to the top of an f32's, are the number times a
+ * power of two, denormals included; infinity and NaN keep their exponent, which in bf16 is that of f32 already. */
 static inline __attribute__((always_inline)) void widen(const enum dtype dtype, const size_t size,
                                                         const uint8_t *from, size_t n, float *to)
 {
@@ -137,12 +150,6 @@ void numeric_to_float(enum dtype dtype, const void *from, size_t n, float *to)
         break;
     }
     assert(!"no such dtype");
-}
-
-void numeric_from_float(enum dtype dtype, const float *from, size_t n, void *to)
-{
-    for (size_t i = 0; i < n; i++)
-        numeric_store(dtype, to, i, from[i]);
 }
 
 typedef uint64_t vector __attribute__((vector_size(16)));
