@@ -29,6 +29,7 @@
 #   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
+#   check-systemd  the package under systemd, booted in a bare Debian: watchdog, crash, upgrade, sockets; BASE=DIR likewise
 #   compile_commands.json clean
 #
 # Knobs: MODE=release|debug|asan|tsan  V=1 (show commands)  WERROR=1  CC CFLAGS LDFLAGS PREFIX DESTDIR
@@ -390,6 +391,11 @@ deb: all
 .PHONY: check-package
 check-package: all
 	@BUILD=$(B) bash scripts/check_package.sh
+
+# Likewise under systemd, which boots there: systemd-nspawn, and a kernel that lets root mount.
+.PHONY: check-systemd
+check-systemd: all
+	@BUILD=$(B) bash scripts/check_systemd.sh
 
 # What is made of tables in the code: docs/METRICS.md and man/attnd.jsonc.5.
 documents man: $(B)/attnd
