@@ -29,6 +29,7 @@
 #   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
+#   check-pods     the image, and two pods of the Kubernetes manifest, run by podman; BASE=DIR, IMAGE=NAME: what is there already
 #   check-systemd  the package under systemd, booted in a bare Debian: watchdog, crash, upgrade, sockets; BASE=DIR likewise
 #   compile_commands.json clean
 #
@@ -396,6 +397,11 @@ check-package: all
 .PHONY: check-systemd
 check-systemd: all
 	@BUILD=$(B) bash scripts/check_systemd.sh
+
+# The image, and two pods of packaging/kubernetes/attnd.yaml, run by podman: root, buildah, podman, network.
+.PHONY: check-pods
+check-pods: all
+	@BUILD=$(B) bash scripts/check_pods.sh
 
 # What is made of tables in the code: docs/METRICS.md and man/attnd.jsonc.5.
 documents man: $(B)/attnd

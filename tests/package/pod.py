@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""pod.py MANIFEST N FOLDER (init|main) - what `podman run` is told for the Nth pod of the StatefulSet, an argument a line.
+
+Each thing that the pod's template says is translated; one that this does not know ends it, so that none is forgotten. Of volumes FOLDER has those that
+the kubelet would make, with the owner and mode that it gives them: claim-N, configuration, secrets."""
+import os
+import shutil
+import sys
+
+import yaml
+
+# What tells a kubelet when to do something, or the scheduler where: the script that calls this plays their part.
+ELSEWHERE = {"terminationGracePeriodSeconds", "automountServiceAccountToken", "enableServiceLinks", "securityContext", "initContainers", "containers", "volumes"}
+PROBES = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "command"}
+
+
+def known(found, all_known, where):
+    unknown = set(found) - set(all_known)
+    if unknown:
+        sys.exit(f"pod.py: {where}: {', '.join(sorted(unknown))} is not known here")
+
+
+def main():
+    manifest, number, folder, which = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    objects = [o for o in yaml.safe_load_all(open(manifest)) if o]
+    of_kind = {o["kind"]: o for o in objects if o["metadata"]["name"] == "attnd"}
+    template = of_kind["StatefulSet"]["spec"]["template"]
+    labels = template["metadata"]["labels"] | {"apps.kubernetes.io/pod-index": str(number)}
+    pod = template["spec"]
+    known(pod, ELSEWHERE, "pod")
+    container = pod["initContainers" if which == "init" else "containers"][0]
+    known(container, PROBES | {"env", "securityContext", "resources", "volumeMounts"}, which)
+
+    of_pod, own = pod["securityContext"], container["securityContext"]
+    known(of_pod, {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"}, "securityContext")
+    known(own, {"allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities"}, "securityContext")
+    assert of_pod["runAsNonRoot"] and of_pod["runAsUser"] > 0 and of_pod["seccompProfile"] == {"type": "RuntimeDefault"}, "as podman does it"
+    group = of_pod["fsGroup"]
+    arguments = [f"--user={of_pod['runAsUser']}:{of_pod['runAsGroup']}", f"--group-add={group}"]
+    if own["readOnlyRootFilesystem"]:
+        arguments += ["--read-only", "--read-only-tmpfs=false"]
+    if not own["allowPrivilegeEscalation"]:
+        arguments.append("--security-opt=no-new-privileges")
+    arguments += [f"--cap-drop={c}" for c in own["capabilities"]["drop"]]
+    arguments.append("--memory=" + container["resources"]["limits"]["memory"].replace("Gi", "g").replace("Mi", "m"))
+    for variable in container.get("env", []):
+        path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+        arguments.append(f"--env={variable['name']}={labels[path.removeprefix('metadata.labels[').strip(chr(39) + ']')]}")
+
+    def owned(path, mode):
+        os.chown(path, 0, group)
+        os.chmod(path, mode)
+
+    volumes = {v["name"]: v for v in pod["volumes"]}
+    for mount in container["volumeMounts"]:
+        volume = volumes.get(mount["name"], {"claim": mount["name"]})
+        at, option = mount["mountPath"], ":ro" if mount.get("readOnly") else ""
+        if "configMap" in volume:
+            path = f"{folder}/configuration"
+            with open(path, "w") as file:
+                file.write(of_kind["ConfigMap"]["data"][mount["subPath"]])
+            owned(path, 0o644)
+        elif "secret" in volume:
+            path = f"{folder}/secrets-{number}"
+            os.makedirs(path, exist_ok=True)
+            shutil.copy(f"{folder}/secret/keys.json", path)
+            owned(f"{path}/keys.json", volume["secret"]["defaultMode"])
+            owned(path, 0o3755)
+        elif "emptyDir" in volume and volume["emptyDir"].get("medium") == "Memory":
+            arguments.append(f"--tmpfs={at}:mode=2777")
+            continue
+        else:
+            path = f"{folder}/{mount['name']}-{number}"
+            os.makedirs(path, exist_ok=True)
+            owned(path, 0o2775 if "claim" in volume else 0o2777)
+        arguments.append(f"--volume={path}:{at}{option}")
+    arguments.append(container["image"])
+    arguments += container.get("command", [])
+    if "command" in container:
+        arguments.insert(0, "--entrypoint=")
+    print("\n".join(arguments))
+
+
+main()
