@@ -15,6 +15,7 @@
 
 #include "clients/answer.h"
 #include "clients/memory.h"
+#include "clients/replay_calls.h"
 #include "clients/terminal.h"
 #include "config/clock.h"
 
@@ -223,7 +224,7 @@ static void begin_request(struct run *r, struct item *item)
     if (item->left || !item->answer)
         why = item->left ? client_left : no_answer;
     for (unsigned t = 0; !why && t < r->o->target_count; t++)
-        why = replay_world_call(r->world, item->record, item->answer, t, &item->calls[t]);
+        why = replay_call_of(r->world, item->record, item->answer, t, &item->calls[t]);
     if (why)
         replay_judge_not_sent(r->judge, why);
     item->astray = replay_world_is_astray(r->world, item->record);

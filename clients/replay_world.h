@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REPLAY_TARGETS = 2, REPLAY_PATH_BYTES = 512 };
+enum { REPLAY_TARGETS = 2 };
 
 /* A sequence or a lease. */
 struct replay_thing {
@@ -51,21 +51,23 @@ struct replay_world {
     struct id_map odd;
 };
 
-/* A request as it is sent. */
-struct replay_call {
-    const char *method;
-    char path[REPLAY_PATH_BYTES];
-    const char *type, *accept; /* NULL: JSON */
-    char *body;                /* NULL: none; to be freed */
-    size_t bytes;
-};
-
 void replay_world_free(struct replay_world *world);
 
-/* replay_world_call: what to send to daemon `target` for a recorded request, whose recorded answer is `answer`. NULL and *call; or why that
- * cannot be: a constant, by which they are counted. */
-const char *replay_world_call(struct replay_world *world, const cJSON *request, const cJSON *answer,
-                              unsigned target, struct replay_call *call);
+/* replay_world_hash: of two numbers; never 0. */
+uint64_t replay_world_hash(uint64_t a, uint64_t b);
+
+/* replay_world_position: where the first row of a sequence of a recorded call goes, one of its "sequences"; `all_layers`: the call names no layer.
+ * `thing`: NULL if it is not known. */
+uint32_t replay_world_position(const struct replay_world *world, const struct replay_thing *thing,
+                               const cJSON *named, uint32_t layer, bool all_layers);
+
+/* replay_world_content: what row `row` of a call follows from, which goes to `position`; `again`: it was another one than what stands there. */
+uint64_t replay_world_content(const struct replay_thing *thing, uint32_t layer, uint32_t position,
+                              uint64_t digest, uint32_t row, bool again);
+
+/* replay_world_name_rows: what an append says of its tokens. */
+void replay_world_name_rows(struct replay_world *world, const cJSON *request, uint32_t layer,
+                            bool all_layers);
 
 /* replay_world_note: the request was answered like that when it was recorded: what the clients have now. After the calls for it are made. */
 void replay_world_note(struct replay_world *world, const cJSON *request, const cJSON *answer);
