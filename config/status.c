@@ -17,10 +17,21 @@ static const struct status_row rows[] = {
 #undef XX
 };
 
-static const struct status_row *row_of(int status)
+unsigned status_number(int status)
 {
     assert(status > ATTND_STATUS_BASE && status < ATTND_STATUS_END);
-    return &rows[status - ATTND_STATUS_BASE - 1];
+    return (unsigned)(status - ATTND_STATUS_BASE - 1);
+}
+
+int status_of_number(unsigned number)
+{
+    assert(number < STATUS_COUNT);
+    return ATTND_STATUS_BASE + 1 + (int)number;
+}
+
+static const struct status_row *row_of(int status)
+{
+    return &rows[status_number(status)];
 }
 
 const char *status_code(int status)

@@ -55,9 +55,16 @@ enum attnd_status {
         ATTND_STATUS_END
 };
 
+/* How many there are; status_number() is 0 to that. */
+enum { STATUS_COUNT = ATTND_STATUS_END - ATTND_STATUS_BASE - 1 };
+
 /* The three columns for `status`, which must be one of the codes above. Constant strings; any thread. */
 const char *status_code(int status);
 const char *status_title(int status);
 int status_http(int status);
+
+/* status_number: the place of `status` in the table. status_of_number: the other way. */
+unsigned status_number(int status);
+int status_of_number(unsigned number);
 
 #endif

@@ -463,7 +463,8 @@ static void commit(struct engine_state *state, struct request *request, uint32_t
                           .arena_used = request->arena_used,
                           .listed_max = listed_max,
                           .key = request->key,
-                          .sees_all = request->sees_all};
+                          .sees_all = request->sees_all,
+                          .use = request->use};
     for (uint32_t i = 0; i < request->batch.count; i++) {
         const struct request_op *op = &request->batch.ops[i];
         if (op->kind == REQUEST_CREATE && op->id)

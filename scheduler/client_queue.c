@@ -947,9 +947,26 @@ static void finish(struct client_queue *c, struct request *request)
     c->o.complete(request, c->o.cookie);
 }
 
+/* Count what a request has appended and attended. */
+static void note_done(struct client_queue *c, const struct request *request)
+{
+    struct work_done done = {0};
+    bool tokens = request_has_rows(request) && (request->rows.all_layers || request->rows.layer == 0);
+    if (!request_has_rows(request))
+        return;
+    for (uint32_t i = 0; tokens && request->kind == REQUEST_PAGED && i < request->paged.tokens; i++)
+        done.tokens += request->paged.slots[i] >= 0;
+    for (uint32_t i = 0; tokens && request->kind != REQUEST_PAGED && i < request->queued.on_count; i++)
+        done.tokens += request->queued.writes[i].end - request->queued.writes[i].first;
+    done.query_rows = request->rows.q ? request->rows.count : 0;
+    engine_state_note_done(c->o.state, request->use, &done);
+}
+
 /* What a request asks has been computed: answer it, unless its outputs are NaN and it has to be found out why. */
 static void conclude(struct client_queue *c, struct request *request)
 {
+    if (request->status == 0)
+        note_done(c, request);
     if (!c->unwritten || !unwritten_is_seen(c->o.state, request)) {
         finish(c, request);
         return;

@@ -402,6 +402,9 @@ static void answer(struct doorbell *d, struct doorbell_call *call)
     const struct request *request = call->request;
     struct registered_completion c = {.tag = call->of.tag, .status = 200};
     if (request->status != 0) {
+        d->counts.problems[status_number(request->status)]++;
+        if (client->terms.use)
+            atomic_fetch_add(&client->terms.use->problems, 1);
         c.status = (uint32_t)status_http(request->status);
         snprintf(c.code, sizeof c.code, "%s", status_code(request->status));
         snprintf(c.detail, sizeof c.detail, "%.*s", (int)sizeof c.detail - 1, request->detail);
@@ -718,6 +721,7 @@ static void begin_call(struct doorbell *d, struct doorbell_call *call)
     request->connection = terms->connection;
     request->weight = terms->weight;
     request->quotas = terms->quotas;
+    request->use = terms->use;
     request->deadline_s = c->timeout_ms * 1e-3;
     if (!count_call(d, call))
         return;

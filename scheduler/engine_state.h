@@ -59,8 +59,18 @@ struct engine_state {
     struct shares *shares;            /* time that owners have had */
     uint32_t *lease_of;               /* [pool.blocks] row of the lease that has a block, or NO_ROW */
     uint32_t leases, leased_blocks;   /* sequence_ops.c, like the next two */
+    struct work_tally done;           /* since the start, of all clients and workloads */
     double reaped_s;                  /* when it was last looked for sequences that nobody uses, */
     uint32_t reap_row;                /* and where the next look begins */
 };
+
+/* engine_state_note_done: count work, also for the key of `use`, if it is not NULL. */
+static inline void engine_state_note_done(struct engine_state *state, struct tenant_calls *use,
+                                          const struct work_done *done)
+{
+    work_tally_add(&state->done, done);
+    if (use)
+        work_tally_add(&use->done, done);
+}
 
 #endif

@@ -255,6 +255,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .leased_blocks = state->leased_blocks,
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
+    stats->done = work_tally_read(&state->done);
     stats->doorbell = doorbell_counts(state->doorbell);
     stats->journal = journal_state(state->journal);
     stats->kv_events = kv_events_counts(state->kv_events);

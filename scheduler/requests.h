@@ -164,8 +164,9 @@ struct doorbell_terms {
 
 struct doorbell_counts {
     uint32_t clients, regions;
-    uint64_t bytes, gpu_bytes; /* of regions */
-    uint64_t calls, ended;     /* since the start: taken; clients ended since their ring was wrong */
+    uint64_t bytes, gpu_bytes;       /* of regions */
+    uint64_t calls, ended;           /* since the start: taken; clients ended since their ring was wrong; */
+    uint64_t problems[STATUS_COUNT]; /* calls that failed, by status_number() */
 };
 
 /* ---- parts of requests --------------------------------------------------------------------------- */
@@ -417,6 +418,7 @@ struct engine_stats {
     struct block_tables_counts tables;
     struct swap_cache_counts swap;
     struct step_stats steps;
+    struct work_done done;
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
     uint32_t leases, leased_blocks;
@@ -640,6 +642,7 @@ struct request {
     bool sees_all;       /* or there are no keys (0) */
     bool displaces_all;  /* the daemon's own: sequences of any priority make room */
     struct tenant_quotas quotas;          /* of the key */
+    struct tenant_calls *use;             /* of the key: where its work is counted; NULL: nowhere */
     char name[REQUEST_NAME_BYTES];        /* X-Request-Id, for people; empty: none */
     char owner_name[REQUEST_OWNER_BYTES]; /* of the key; likewise */
     uint64_t owner;      /* whose time it takes, whoever that is; the highest bit counts for nothing */

@@ -172,6 +172,10 @@ int sequence_ops_make(struct engine_state *state, struct request *request, uint3
     history_began(state, row, false);
     sequences_at(state->sequences, row)->options = c->options;
     note(state, row);
+    engine_state_note_done(
+        state, request->use,
+        &(struct work_done){.prompt_tokens = c->tokens.count,
+                            .cached_tokens = block_tables_view(step_tables(state->steps), row).length});
     return inspect_show_one(state, request, &request->create.shown, row);
 }
 

@@ -33,6 +33,11 @@ enum {
 
 #define NO_PART UINT32_MAX
 
+const double step_time_bounds[STEP_TIMES] = {2.5e-5, 5e-5, 1e-4,   2.5e-4, 5e-4, 1e-3, 2.5e-3,
+                                             5e-3,   1e-2, 2.5e-2, 5e-2,   0.1,  0.25, 1};
+const double step_wait_bounds[STEP_WAITS] = {2.5e-5, 1e-4,   2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3,
+                                             1e-2,   2.5e-2, 0.1,    0.5,  2.5,  10};
+
 /* Planners for the layers of one window, a planner a plan of a step. */
 struct window_planners {
     uint32_t window;
@@ -210,9 +215,21 @@ void step_vacate(struct steps *x, uint32_t block, uint32_t first)
         poison_add(block, first, x->g->block_size, x->poison);
 }
 
+/* The first of `n` buckets whose bound is no less than `value`; n: none. */
+static unsigned find_bucket(double value, const double *bounds, unsigned n)
+{
+    unsigned i = 0;
+    while (i < n && value > bounds[i])
+        i++;
+    return i;
+}
+
 void step_note_request(struct step *s, double waited_us)
 {
+    struct step_stats *totals = &s->of->totals;
     s->entry.queue_us = fmaxf(s->entry.queue_us, (float)waited_us); /* of a NAN and a number, the number */
+    totals->waits[find_bucket(waited_us * 1e-6, step_wait_bounds, STEP_WAITS)]++;
+    totals->waited_s += waited_us * 1e-6;
 }
 
 void step_note_owner(struct step *s, uint64_t key, uint32_t rows)
@@ -818,15 +835,10 @@ static void note_slow(struct steps *x, const struct step *s)
              (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
 }
 
-const double step_time_bounds[STEP_TIMES] = {2.5e-5, 5e-5, 1e-4,   2.5e-4, 5e-4, 1e-3, 2.5e-3,
-                                             5e-3,   1e-2, 2.5e-2, 5e-2,   0.1,  0.25, 1};
-
 static void note_figures(struct steps *x, const struct step *s, double idle_s)
 {
-    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES), rows = step_row_count(s), time = 0;
-    while (time < STEP_TIMES && s->cost.seconds > step_time_bounds[time])
-        time++;
-    x->totals.times[time]++;
+    uint32_t at = (uint32_t)(x->totals.steps++ % SAMPLES), rows = step_row_count(s);
+    x->totals.times[find_bucket(s->cost.seconds, step_time_bounds, STEP_TIMES)]++;
     x->idle_us[at] = (float)(idle_s * 1e6);
     x->step_us[at] = (float)(s->cost.seconds * 1e6);
     x->step_rows_of[at] = rows;

@@ -66,11 +66,17 @@ struct step_cost {
 enum { STEP_TIMES = 14 };
 extern const double step_time_bounds[STEP_TIMES];
 
+/* The same of requests by what they waited. */
+enum { STEP_WAITS = 13 };
+extern const double step_wait_bounds[STEP_WAITS];
+
 /* Of the latest steps, and since start. */
 struct step_stats {
     uint64_t steps, bytes_read;
     uint64_t times[STEP_TIMES +
                    1]; /* steps that took at most so long, and longer than the one before; the last: longer */
+    uint64_t waits[STEP_WAITS + 1]; /* requests, likewise; */
+    double waited_s;                /* all of them together */
     double busy_s;
     uint32_t rows_p50, rows_max;
     double step_us_p50, step_us_p99;
@@ -153,7 +159,7 @@ bool step_add_compare(struct step *step, const struct kv_compare *compare);
 bool step_add_read(struct step *step, const struct kv_read *read);
 bool step_add_merge(struct step *step, const struct merge_states *merge);
 
-/* For the log of steps. step_note_request: a request of the step waited so long until it was formed.
+/* For figures and the log of steps. step_note_request: a request of the step waited so long until it was formed.
  * step_note_owner: so many of its queries are of that key; 0: of none. */
 void step_note_request(struct step *step, double waited_us);
 void step_note_owner(struct step *step, uint64_t key, uint32_t rows);

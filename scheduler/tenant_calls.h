@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tenant_calls.h - what of a key the loop and the engine both hand out: calls at a time, staging memory that they hold, requests a
- * second. A limit of 0 is none. Any thread; the limits are the loop's. */
+ * second; and what both count for it. A limit of 0 is none. Any thread; the limits are the loop's. */
 #ifndef SCHEDULER_TENANT_CALLS_H
 #define SCHEDULER_TENANT_CALLS_H
+
+#include "scheduler/work_done.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,7 +15,9 @@ struct tenant_calls {
     atomic_uint_least64_t staging_bytes, staging_max;
     atomic_uint_least64_t gpu_bytes; /* of regions, of which a key may have half of all */
     atomic_uint_least32_t requests_per_s;
-    atomic_uint_least64_t due_ns; /* when the requests so far have been paid for, at that rate */
+    atomic_uint_least64_t due_ns;   /* when the requests so far have been paid for, at that rate */
+    struct work_tally done;         /* since the start, like */
+    atomic_uint_least64_t problems; /* answers that were one */
 };
 
 /* tenant_calls_take: one more call; false: they are used up, and nothing is taken. */

@@ -152,6 +152,7 @@ struct workload {
     /* workload_run.c's own */
     uint64_t key;                /* to which it belongs; 0: none */
     struct tenant_quotas quotas; /* of the key */
+    struct tenant_calls *use;    /* likewise (requests.h) */
     bool held_back;              /* by them, or its client, who does not read, from admitting more */
     struct wait_note wait;       /* why the first one that waits does */
     double wait_s;               /* and since when */

@@ -535,6 +535,9 @@ static bool admit_next(struct workload_run *d, struct workload *w, double now)
         return note_wait(d, w, (struct wait_note){.reason = WAIT_FOR_SLOTS, .limit = LIMIT_STEP});
     pop_waiting(w);
     w->wait_s = 0;
+    engine_state_note_done(
+        d->o.state, w->use,
+        &(struct work_done){.prompt_tokens = known, .cached_tokens = (uint64_t)hit.hit * d->g->block_size});
     if (w->sequences[ordinal].admitted_s < 0)
         w->report.cached_tokens += (uint64_t)hit.hit * d->g->block_size;
     reservation_run(d->o.state, row, &plan, &hit);
@@ -867,7 +870,7 @@ static bool let_all_take_part(struct workload_run *d)
     return any;
 }
 
-/* What each workload's rows and tokens are of a round, by the keys that they see. */
+/* What each workload's rows and tokens are of a round, by the keys that they see; and count them. */
 static void note_parts(struct workload_run *d, struct round *f)
 {
     struct cost_work work[WORKLOADS_MAX] = {0};
@@ -882,6 +885,10 @@ static void note_parts(struct workload_run *d, struct round *f)
         of->weighed += f->rows[i].position + 1;
     }
     for (uint32_t i = 0; i < WORKLOADS_MAX; i++) {
+        const struct work_done done = {.tokens = work[i].generated - work[i].queries,
+                                       .query_rows = work[i].queries * d->g->layers};
+        if (work[i].generated)
+            engine_state_note_done(d->o.state, d->workloads[i]->use, &done);
         f->rows_of[i] = (uint32_t)work[i].queries;
         f->part[i] = step_us_of(d->o.state->steps, &work[i]);
         sum_us += f->part[i];
@@ -1772,6 +1779,7 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->root = block_tables_open_root(d->tables, OWNER_WORKLOADS, &w->report.id, sizeof w->report.id);
     w->key = request->key;
     w->quotas = request->quotas;
+    w->use = request->use;
     w->account = w->key ? shares_hold(state->shares, w->key, SHARES_WORKLOAD | w->report.id,
                                       larger(request->weight, 1))
                         : shares_hold(state->shares, SHARES_WORKLOAD | w->report.id, 0, WEIGHT);

@@ -26,7 +26,9 @@ packaging/prometheus/ has alert rules, with tests for promtool, and a dashboard 
 when.
 
 `process_` are the names that every exporter has. `vllm:` are names that dashboards made for vLLM know, of what means the same here;
-dashboards that choose by `model_name` find `attnd`. vLLM's prefix cache counters have no alias: it counts tokens, also of a last block that is not full.
+dashboards that choose by `model_name` find `attnd`. `vllm:prompt_tokens_total` and `vllm:generation_tokens_total` have no alias, since
+an append does not say which of the two it is: `attnd_tokens_appended_total` is both. `vllm:request_queue_time_seconds` has none
+either: it is of requests, `attnd_call_queue_seconds` of calls, of which a request makes many.
 
 TEXT
     "$attnd" --describe metrics | awk -F'\t' '

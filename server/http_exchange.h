@@ -54,6 +54,7 @@ struct http_exchange {
 
     /* The answer. */
     int http_status;                       /* 200 unless the handler says otherwise */
+    int problem;                           /* the status that it tells of; 0: it is no problem */
     const char *content_type;              /* application/json unless the handler says otherwise */
     struct json_writer reply;              /* the handler writes the body here, */
     char prefix[32];                       /* what the detail of a problem begins with */

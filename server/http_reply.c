@@ -41,6 +41,7 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     json_writer_init(w, w->buffer, w->capacity);
     x->tail_count = 0;
     x->headers = NULL;
+    x->problem = status;
     x->http_status = status_http(status);
     if (x->http_status == 503) /* it may be better soon */
         snprintf(x->extra, sizeof x->extra, "Retry-After: 1\r\n");

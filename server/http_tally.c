@@ -23,7 +23,7 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
                           memory_order_relaxed);
 }
 
-void http_tally_note(struct http_tally *tally, uint32_t route, int status, uint64_t took_ns)
+void http_tally_note(struct http_tally *tally, uint32_t route, int status, int problem, uint64_t took_ns)
 {
     struct http_tally_route *of = &tally->each[route];
     double took_s = (double)took_ns * 1e-9;
@@ -41,4 +41,6 @@ void http_tally_note(struct http_tally *tally, uint32_t route, int status, uint6
     add(&of->answered[slot], 1);
     add(&of->times[time], 1);
     add(&of->took_ns, took_ns);
+    if (problem)
+        add(&tally->problems[status_number(problem)], 1);
 }

@@ -28,15 +28,16 @@ struct http_tally_route {
 };
 
 struct http_tally {
-    uint32_t routes;                /* and one more, of what has no route: the last */
-    struct http_tally_route each[]; /* [routes + 1] */
+    _Atomic uint64_t problems[STATUS_COUNT]; /* by status_number() */
+    uint32_t routes;                         /* and one more, of what has no route: the last */
+    struct http_tally_route each[];          /* [routes + 1] */
 };
 
 /* http_tally_create(routes): all zero; NULL: no memory. The caller ends it with free(). */
 struct http_tally *http_tally_create(uint32_t routes);
 
-/* http_tally_note(tally, route, status, took_ns): an answer of route number `route` was handed to the kernel, so long after its
- * request's head was there. Loop thread; some ns. */
-void http_tally_note(struct http_tally *tally, uint32_t route, int status, uint64_t took_ns);
+/* http_tally_note(tally, route, status, problem, took_ns): an answer of route number `route` was handed to the kernel, so long after
+ * its request's head was there; problem: a code of config/status.h, or 0. Loop thread; some ns. */
+void http_tally_note(struct http_tally *tally, uint32_t route, int status, int problem, uint64_t took_ns);
 
 #endif

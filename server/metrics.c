@@ -26,6 +26,8 @@ struct metrics_key {
     char name[KEY_NAME_BYTES];
     uint32_t calls;
     uint64_t staging_bytes;
+    uint64_t problems;
+    struct work_done done;
 };
 
 /* What the table's expressions are of. */
@@ -125,6 +127,11 @@ OF_KEYS(write_key_blocks, f->tenants[i].use.blocks)
 OF_KEYS(write_key_workloads, f->tenants[i].use.workloads)
 OF_KEYS(write_key_calls, f->keys[i].calls)
 OF_KEYS(write_key_staging, f->keys[i].staging_bytes)
+OF_KEYS(write_key_tokens, f->keys[i].done.tokens)
+OF_KEYS(write_key_rows, f->keys[i].done.query_rows)
+OF_KEYS(write_key_prompts, f->keys[i].done.prompt_tokens)
+OF_KEYS(write_key_cached, f->keys[i].done.cached_tokens)
+OF_KEYS(write_key_problems, f->keys[i].problems)
 #undef OF_KEYS
 
 static void write_roof(struct json_writer *w, const char *name, const struct figures *f)
@@ -139,6 +146,22 @@ static void write_steps(struct json_writer *w, const char *name, const struct fi
 {
     const struct step_stats *steps = &f->stats->steps;
     write_histogram(w, name, "", step_time_bounds, steps->times, STEP_TIMES, steps->busy_s);
+}
+
+static void write_waits(struct json_writer *w, const char *name, const struct figures *f)
+{
+    const struct step_stats *steps = &f->stats->steps;
+    write_histogram(w, name, "", step_wait_bounds, steps->waits, STEP_WAITS, steps->waited_s);
+}
+
+/* Every code, so that the first of each is a change. */
+static void write_problems(struct json_writer *w, const char *name, const struct figures *f)
+{
+    for (unsigned i = 0; i < STATUS_COUNT; i++) {
+        uint64_t answered = atomic_load_explicit(&f->context->tally->problems[i], memory_order_relaxed);
+        write_sample(w, name, "code", status_code(status_of_number(i)),
+                     (double)(answered + f->stats->doorbell.problems[i]));
+    }
 }
 
 /* Clients, and managers, who have connections of their own. */
@@ -232,6 +255,16 @@ static void write_vllm_waiting(struct json_writer *w, const char *name, const st
     write_vllm(w, name, f->stats->states[SEQUENCE_QUEUED]);
 }
 
+static void write_vllm_prompts(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, (double)f->stats->done.prompt_tokens);
+}
+
+static void write_vllm_cached(struct json_writer *w, const char *name, const struct figures *f)
+{
+    write_vllm(w, name, (double)f->stats->done.cached_tokens);
+}
+
 static void write_vllm_usage(struct json_writer *w, const char *name, const struct figures *f)
 {
     write_vllm(w, name, ((double)f->pool->held + f->pool->fenced) / (double)f->pool->blocks);
@@ -272,6 +305,10 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_prefix_blocks_asked_total", TABLES->blocks_asked, "Full blocks of prompts looked up.")                   \
     ONE(counter, "attnd_prefix_blocks_hit_total", TABLES->blocks_hit, "Of these, found.")                                        \
     ONE(counter, "attnd_preemptions_total", STATS->preemptions, "Sequences of workloads preempted.")                             \
+    ONE(counter, "attnd_tokens_appended_total", STATS->done.tokens, "Tokens appended, by clients and workloads; each once, at layer 0.")\
+    ONE(counter, "attnd_query_rows_total", STATS->done.query_rows, "Rows of queries attended; a token has one for each layer.")  \
+    ONE(counter, "attnd_prompt_tokens_total", STATS->done.prompt_tokens, "Tokens of prompts looked up in the prefix cache.")     \
+    ONE(counter, "attnd_prompt_tokens_cached_total", STATS->done.cached_tokens, "Of these, found.")                              \
                                                                                                                                  \
     MANY(gauge, "attnd_key_sequences", "key", write_key_sequences,                                                              \
          "Sequences and leases of each key. Who is not admin sees its own; the management listener shows all.")                 \
@@ -279,6 +316,11 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     MANY(gauge, "attnd_key_workloads", "key", write_key_workloads, "Its workloads that have not ended.")                        \
     MANY(gauge, "attnd_key_calls", "key", write_key_calls, "Its requests under way.")                                           \
     MANY(gauge, "attnd_key_staging_bytes", "key", write_key_staging, "Staging memory that these hold.")                         \
+    MANY(counter, "attnd_key_tokens_appended_total", "key", write_key_tokens, "Of attnd_tokens_appended_total, its part.")       \
+    MANY(counter, "attnd_key_query_rows_total", "key", write_key_rows, "Of attnd_query_rows_total.")                             \
+    MANY(counter, "attnd_key_prompt_tokens_total", "key", write_key_prompts, "Of attnd_prompt_tokens_total.")                    \
+    MANY(counter, "attnd_key_prompt_tokens_cached_total", "key", write_key_cached, "Of attnd_prompt_tokens_cached_total.")       \
+    MANY(counter, "attnd_key_problems_total", "key", write_key_problems, "Of attnd_problems_total.")                             \
                                                                                                                                  \
     ONE(gauge, "attnd_host_blocks", TABLES->host_blocks, "Blocks to swap to, of host memory or the file.")                       \
     ONE(gauge, "attnd_host_blocks_free", TABLES->host_free, "Of these, free.")                                                   \
@@ -291,6 +333,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_steps_total", STATS->steps.steps, "Steps run.")                                                          \
     ONE(counter, "attnd_step_seconds_total", STATS->steps.busy_s, "Time spent in steps.")                                        \
     MANY(histogram, "attnd_step_duration_seconds", NULL, write_steps, "Time that steps took, on the device.")                    \
+    MANY(histogram, "attnd_call_queue_seconds", NULL, write_waits,                                                               \
+         "Time that calls which compute waited, from the engine's queue to the forming of the step that takes them.")            \
     ONE(counter, "attnd_kv_read_bytes_total", STATS->steps.bytes_read, "K and V that steps have read.")                          \
     ONE(gauge, "attnd_roof_bytes_per_second", LOOP->roof.gb_per_s * 1e9,                                                         \
         "Rate at which the pool can be read: the best measured in the last half hour to hour.")                                  \
@@ -310,6 +354,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
          "Answers given. Route none: refused before its path was known, or no such path.")                                       \
     MANY(histogram, "attnd_http_request_duration_seconds", "method, route", write_request_times,                                 \
          "From a whole head to the last byte of the answer that the kernel took.")                                               \
+    MANY(counter, "attnd_problems_total", "code", write_problems,                                                                \
+         "Answers that were a problem, by HTTP or by registered memory; docs/API.md has the codes.")                             \
     ONE(gauge, "attnd_calls", LOOP->calls, "Requests under way, of limits.calls.")                                               \
     ONE(gauge, "attnd_streams", LOOP->streams, "Answers under way that go on until a workload ends.")                            \
     ONE(gauge, "attnd_uploads", LOOP->uploads, "Traces being read.")                                                             \
@@ -357,6 +403,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     MANY(gauge, "vllm:kv_cache_usage_perc", "model_name, engine", write_vllm_usage,                                              \
          "Share of the blocks that are held or fenced: 0 to 1.")                                                                 \
     MANY(counter, "vllm:num_preemptions_total", "model_name, engine", write_vllm_preemptions, "attnd_preemptions_total.")        \
+    MANY(counter, "vllm:prefix_cache_queries_total", "model_name, engine", write_vllm_prompts, "attnd_prompt_tokens_total.")     \
+    MANY(counter, "vllm:prefix_cache_hits_total", "model_name, engine", write_vllm_cached, "attnd_prompt_tokens_cached_total.")  \
     MANY(gauge, "vllm:cache_config_info", "model_name, engine, block_size, num_gpu_blocks, cache_dtype", write_vllm_config,      \
          "How the pool is made; always 1.")
 
@@ -413,6 +461,8 @@ int metrics_parse(struct http_exchange *x, struct request *request, const struct
         memcpy(shown[count].name, key->name, sizeof key->name);
         shown[count].calls = atomic_load(&key->use.calls);
         shown[count].staging_bytes = atomic_load(&key->use.staging_bytes);
+        shown[count].problems = atomic_load(&key->use.problems);
+        shown[count].done = work_tally_read(&key->use.done);
         tenants[count++] = (struct request_tenant){.key = key->id};
     }
     answer->metrics_keys = shown;

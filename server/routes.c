@@ -373,6 +373,7 @@ static void identify(struct request *request, const struct http_exchange *x)
     request->owner = x->known ? key->id : x->peer;
     request->weight = key->weight;
     request->quotas = key->quotas.of_engine;
+    request->use = &x->key->use;
     request->quotas.workloads =
         x->known ? (uint32_t)part_of_key(request->quotas.workloads, WORKLOADS_MAX) : 0;
 }
@@ -736,7 +737,9 @@ void routes_answered(struct http_exchange *x, void *cookie)
     struct daemon_state *daemon = cookie;
     uint32_t number = x->route ? x->route_number : daemon->tally->routes;
     uint64_t took_ns = uv_hrtime() - x->begun_ns;
-    http_tally_note(daemon->tally, number, x->http_status, took_ns);
+    http_tally_note(daemon->tally, number, x->http_status, x->problem, took_ns);
+    if (x->problem && x->key)
+        atomic_fetch_add(&x->key->use.problems, 1);
     log_line(LOG_DEBUG, "%s %.*s from %s%s%s: %d after %.3f ms (request %s)",
              http_method_name(x->head.method), (int)x->head.path.n, x->head.path.bytes, x->client,
              x->key ? ", key " : "", x->key ? x->key->name : "", x->http_status, (double)took_ns * 1e-6,

@@ -192,6 +192,20 @@ expect 'an admin sees what each key has' "few $of_few" "$(figures as root "$URL/
 expect 'and its blocks, of tables and promised' "$(as few "$URL/v1/sequences" | jq '[.items[] | (.max_tokens // 0) / 4, (.blocks | length) | floor] | add')" \
     "$(as root "$URL/metrics" | sed -n 's/^attnd_key_blocks{key="few"} //p')"
 expect 'so does who reads the management listener' "$(figures as root "$URL/metrics")" "$(figures unix "$WORK/m" /metrics)"
+work() { "${@:2}" | sed -n "s/^attnd_key_[a-z_]*_total{key=\"$1\"} //p" | paste -sd' '; }
+before=$(work ann as ann "$URL/metrics")
+id=$(as ann --json '{"tokens":[1,2,3,4]}' "$URL/v1/sequences" | jq .id)
+row='[[1,0,0,0,0,0,0,0]]'
+as ann -o /dev/null --json "{\"sequences\":[$id],\"indptr\":[0,3],\"k\":[$row,$row,$row],\"v\":[$row,$row,$row],\"q\":[$row,$row,$row]}" "$URL/v1/attend" &
+attending=$!
+eventually queued_of "[$id]"
+flush_of ann "$id"
+wait $attending
+as ann -o /dev/null "$URL/v1/sequences/77777"
+as ann -o /dev/null -X DELETE "$URL/v1/sequences/$id"
+after=$(work ann as ann "$URL/metrics")
+expect 'what a key has done is counted: tokens, queries, prompts, cached, problems' '3 3 4 4 1' "$(echo "$before $after" | awk '{for (i = 1; i <= 5; i++) printf "%s%d", (i > 1 ? " " : ""), $(i + 5) - $i}')"
+expect 'and stays when it has nothing any more' "$after" "$(work ann as root "$URL/metrics")"
 expect 'others see their own' 'eve 0' "$(figures as eve "$URL/metrics")"
 expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
 

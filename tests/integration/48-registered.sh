@@ -424,6 +424,7 @@ has_none() { [ "$(as ann "$URL/stats" | jq -c '[.transport.clients, .transport.r
 eventually has_none
 expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
 used() { as ann "$URL/metrics" | sed -n "s/^attnd_$1 //p"; }
+expect 'problems are counted by code, of the ring too' yes "$(used 'problems_total{code="quota_exceeded"}' | awk '{print ($1 >= 2 ? "yes" : "no: " $1)}')"
 expect 'all memory is given back' '0 0' "$(used staging_bytes_used) $(used transport_region_bytes)"
 stop_daemon
 expect 'it ends cleanly' 0 $?

@@ -31,13 +31,33 @@ expect 'buckets of a histogram only grow' '' "$(awk '/_bucket[{]/ {
     series = $1; sub(/,?le="[^"]*"/, "", series)
     if (series == before && $2 < last) print $0
     before = series; last = $2 }' "$WORK/metrics")"
+work() { for name in tokens_appended query_rows prompt_tokens prompt_tokens_cached; do metric "attnd_${name}_total"; done | paste -sd' '; }
 curl -s -o /dev/null -N -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":2,"prompt":8,"decode":20}]}' "$URL/v1/workloads"
 look
 expect 'steps by what they took are all of them' "$(metric attnd_steps_total)" "$(metric attnd_step_duration_seconds_count)"
+expect 'what a workload has appended and attended is counted' '56 40 16 0' "$(work)"
 expect 'and there were some' yes "$(metric attnd_steps_total | awk '{print ($1 > 0 ? "yes" : "no")}')"
 expect 'a malformed request is counted' 1 "$(printf 'NONSENSE\r\n\r\n' | perl -MIO::Socket::INET -e '
     my $s = IO::Socket::INET->new("127.0.0.1:$ENV{PORT}") or die; print $s join("", <STDIN>); my @a = <$s>;'; look
     metric 'attnd_http_requests_total{method="none",route="none",status="400"}')"
+
+# ---- what clients do: a token counts once, a retry not again, a prompt as far as it was cached
+row='[[1,0,0,0,0,0,0,0]]'
+make() { curl -s -o /dev/null --json "{\"id\":$1,\"tokens\":[1,2,3,4,5]}" "$URL/v1/sequences"; }
+make 7
+for retry in 0 1; do
+    expect "four tokens, asked $((retry + 1)) times" 200 "$(status --json "{\"sequences\":[7],\"positions\":[0],\"indptr\":[0,4],\"k\":[$row,$row,$row,$row],\"v\":[$row,$row,$row,$row]}" "$URL/v1/append")"
+done
+make 8
+expect 'a query' 200 "$(status --json "{\"sequences\":[7],\"q\":[$row]}" "$URL/v1/attend")"
+look
+expect 'tokens, queries, prompts and what was cached of these are counted' "$((56 + 4)) $((40 + 1)) $((16 + 10)) $((0 + 4))" "$(work)"
+expect 'under the names that vLLM has, too' '26 4' \
+    "$(metric 'vllm:prefix_cache_queries_total{model_name="attnd",engine="0"}') $(metric 'vllm:prefix_cache_hits_total{model_name="attnd",engine="0"}')"
+expect 'the waits of calls are counted' '3 3' "$(metric 'attnd_call_queue_seconds_bucket{le="+Inf"}') $(metric attnd_call_queue_seconds_count)"
+expect 'refusals by code: all that there are' 'invalid 1,malformed 1,method_not_allowed 1,not_found 2' \
+    "$(sed -n 's/^attnd_problems_total{code="\(.*\)"} \([1-9].*\)/\1 \2/p' "$WORK/metrics" | sort | paste -sd,)"
+expect 'codes that were not needed are there, too' 0 "$(metric 'attnd_problems_total{code="blocks_exhausted"}')"
 
 # ---- names that others know
 expect 'the pool in use, as vLLM has it' yes "$(metric 'vllm:kv_cache_usage_perc{model_name="attnd",engine="0"}' | awk -v held="$(metric 'attnd_blocks{state="held"}')" \

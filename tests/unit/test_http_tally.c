@@ -12,8 +12,8 @@ START_TEST(counts_by_time)
     ck_assert_ptr_nonnull(tally);
     for (unsigned i = 0; i < HTTP_TALLY_TIMES; i++) {
         uint64_t bound_ns = (uint64_t)(http_tally_bounds[i] * 1e9 + 0.5);
-        http_tally_note(tally, 0, 200, bound_ns - 1);
-        http_tally_note(tally, 0, 200, bound_ns + 1);
+        http_tally_note(tally, 0, 200, 0, bound_ns - 1);
+        http_tally_note(tally, 0, 200, 0, bound_ns + 1);
     }
     ck_assert_uint_eq(tally->each[0].times[0], 1);
     for (unsigned i = 1; i < HTTP_TALLY_TIMES; i++)
@@ -31,7 +31,7 @@ START_TEST(counts_by_status)
     ck_assert_ptr_nonnull(tally);
     for (int i = 0; i < HTTP_TALLY_STATUSES + 5; i++) {
         for (int n = 0; n <= i; n++)
-            http_tally_note(tally, 3, 400 + i, 1000);
+            http_tally_note(tally, 3, 400 + i, 0, 1000);
     }
     struct http_tally_route *of = &tally->each[3];
     uint64_t rest = 0;
@@ -47,10 +47,27 @@ START_TEST(counts_by_status)
 }
 END_TEST
 
+START_TEST(counts_problems)
+{
+    struct http_tally *tally = http_tally_create(1);
+    ck_assert_ptr_nonnull(tally);
+    for (unsigned i = 0; i < STATUS_COUNT; i++) {
+        int status = status_of_number(i);
+        ck_assert_uint_eq(status_number(status), i);
+        for (unsigned n = 0; n <= i; n++)
+            http_tally_note(tally, 0, status_http(status), status, 1000);
+    }
+    for (unsigned i = 0; i < STATUS_COUNT; i++)
+        ck_assert_uint_eq(tally->problems[i], i + 1);
+    free(tally);
+}
+END_TEST
+
 TCase *http_tally_case(void)
 {
     TCase *tc = tcase_create("http_tally");
     tcase_add_test(tc, counts_by_time);
     tcase_add_test(tc, counts_by_status);
+    tcase_add_test(tc, counts_problems);
     return tc;
 }
