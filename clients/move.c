@@ -32,7 +32,8 @@ enum {
     GROWN_MOST = 1000, /* times that a sequence may have grown while it was on its way */
     CUT_MOST = 3,      /* or was cut, and so was brought anew */
     UNEVEN_MS = 100,   /* between two looks whether all of its layers have the same tokens, */
-    UNEVEN_MOST = 50   /* as often */
+    UNEVEN_MOST = 50,  /* as often */
+    INSTANCE_BYTES = 32
 };
 
 static const double SHOW_S = 2; /* between two lines that say how far one is */
@@ -50,6 +51,7 @@ struct move_options {
 enum move_result {
     MOVE_DONE,       /* all of them */
     MOVE_FAILED,     /* some stay; stderr says which and why */
+    MOVE_TO_ITSELF,  /* the two daemons are one: nothing is moved */
     MOVE_UNAVAILABLE /* a daemon does not answer */
 };
 
@@ -288,13 +290,14 @@ static enum move_result move_one(const struct move_options *o, double id, uint32
 
 /* ---- all of them --------------------------------------------------------------------------------- */
 
-/* Tokens of a range that a daemon sends, or takes; 0: it does not answer. */
-static uint32_t range_tokens(struct http_client *client)
+/* Tokens of a range that a daemon sends, or takes, and which daemon it is; 0: it does not answer. */
+static uint32_t range_tokens(struct http_client *client, char instance[INSTANCE_BYTES])
 {
     const struct http_request request = {.method = "GET", .path = "/v1/info"};
     struct http_reply reply = http_client_send(client, &request);
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
     uint32_t tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
+    snprintf(instance, INSTANCE_BYTES, "%s", answer_text(info, "instance"));
     if (!info)
         command_explain(&reply);
     else if (!tokens)
@@ -324,7 +327,8 @@ static cJSON *fetch_page(const struct move_options *o, double *next)
     return page;
 }
 
-static enum move_result move_page(const struct move_options *o, uint32_t step, double *next)
+/* The next page of all; *found: sequences so far. */
+static enum move_result move_page(const struct move_options *o, uint32_t step, double *next, size_t *found)
 {
     cJSON *page = fetch_page(o, next);
     const cJSON *item;
@@ -332,6 +336,7 @@ static enum move_result move_page(const struct move_options *o, uint32_t step, d
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         if (result == MOVE_UNAVAILABLE)
             break;
+        ++*found;
         if (answer_number(item, "workload") > 0)
             fprintf(stderr, "attnctl: sequence %.0f stays: workload %.0f drives it\n",
                     answer_number(item, "id"), answer_number(item, "workload"));
@@ -425,9 +430,15 @@ static enum move_result check_room(const struct move_options *o)
 static enum move_result move_all(const struct move_options *o)
 {
     enum move_result result = MOVE_DONE;
-    uint32_t out = range_tokens(o->from), in = range_tokens(o->to), step = out < in ? out : in;
+    char here[INSTANCE_BYTES], there[INSTANCE_BYTES];
+    uint32_t out = range_tokens(o->from, here), in = range_tokens(o->to, there), step = out < in ? out : in;
+    size_t found = 0;
     if (step == 0)
         return MOVE_UNAVAILABLE;
+    if (here[0] && strcmp(here, there) == 0) { /* each would get another id, and its clients a 410 */
+        fputs("attnctl: --to is the daemon that has them: nothing is moved\n", stderr);
+        return MOVE_TO_ITSELF;
+    }
     for (size_t i = 0; i < o->count && result != MOVE_UNAVAILABLE; i++) {
         char *end;
         double id = strtod(o->ids[i], &end);
@@ -441,7 +452,9 @@ static enum move_result move_all(const struct move_options *o)
     if (o->count == 0 && (result = check_room(o)) != MOVE_DONE)
         return result;
     for (double next = 0; o->count == 0 && next >= 0 && result != MOVE_UNAVAILABLE;)
-        result = worse(result, move_page(o, step, &next));
+        result = worse(result, move_page(o, step, &next, &found));
+    if (o->count == 0 && found == 0 && result == MOVE_DONE)
+        fputs("there are no sequences to move\n", stderr);
     return result;
 }
 
@@ -473,7 +486,10 @@ static int run_move(const struct command *c)
     enum move_result result = move_all(&options);
     http_client_destroy(to);
     free(key);
-    return result == MOVE_DONE ? EXIT_OK : result == MOVE_UNAVAILABLE ? EXIT_UNAVAILABLE : EXIT_FAILED;
+    return result == MOVE_DONE          ? EXIT_OK
+           : result == MOVE_UNAVAILABLE ? EXIT_UNAVAILABLE
+           : result == MOVE_TO_ITSELF   ? EXIT_USAGE
+                                        : EXIT_FAILED;
 }
 
 static const struct command_verb verbs[] = {{"", "--to URL ID... | --to URL --all", 0, -1, NULL, run_move},

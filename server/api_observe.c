@@ -7,6 +7,7 @@
 #include "server/metrics.h"
 #include "config/version.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -77,11 +78,14 @@ static void get_info(struct http_exchange *x, struct daemon_state *daemon)
     const struct attention_info *backend = engine_backend(daemon->engine);
     const struct roof_report roof = engine_roof(daemon->engine);
     struct json_writer *w = &x->reply;
+    char instance[17];
     json_open(w, NULL, '{');
     json_string(w, "name", "attnd");
     json_string(w, "version", ATTND_VERSION);
     json_string(w, "commit", ATTND_COMMIT);
     json_uint(w, "node", daemon->config->node);
+    snprintf(instance, sizeof instance, "%016" PRIx64, daemon->instance);
+    json_string(w, "instance", instance);
     json_open(w, "backend", '{');
     json_string(w, "name", backend->name);
     json_string(w, "device", backend->device);
@@ -471,21 +475,21 @@ static void render_pool(struct http_exchange *x, const struct request *request,
 
 static const struct api_schema schemas[] = {
     {"Status", "{status:(live|ready|stalled|draining|failed)}"},
-    {"Info",
-     "{name:text version:text commit:text node:uint backend:{name:text device:text isa:text threads:uint "
-     "roof_gb_per_s:number roof:Roof grouping_us:number bit_stable:bool} geometry:{layers:uint "
-     "query_heads:uint "
-     "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
-     "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
-     "debug:{poison:bool} "
-     "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
-     "header_bytes:uint "
-     "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
-     "kv_range_tokens:uint "
-     "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
-     "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
-     "gpu_bytes:uint gpu_rows:uint} "
-     "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
+    {"Info", "{name:text version:text commit:text node:uint instance:text backend:{name:text device:text "
+             "isa:text threads:uint "
+             "roof_gb_per_s:number roof:Roof grouping_us:number bit_stable:bool} geometry:{layers:uint "
+             "query_heads:uint "
+             "kv_heads:uint head_dim:uint block_size:uint dtype:text kv_dtype:text layout:text scale:number "
+             "window:[uint] softcap:number sinks:bool alibi:bool} pool:{blocks:uint bytes_per_block:uint} "
+             "debug:{poison:bool} "
+             "limits:{connections:uint json_bytes:uint body_bytes:uint staging_bytes:uint memory_bytes:uint "
+             "header_bytes:uint "
+             "headers:uint url_bytes:uint sequences:uint sequence_tokens:uint calls:uint rows_per_call:uint "
+             "kv_range_tokens:uint "
+             "paged_sequences:uint idle_timeout_s:uint workload_s:uint workload_kept_s:uint} "
+             "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
+             "gpu_bytes:uint gpu_rows:uint} "
+             "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
     {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
               "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
               "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "

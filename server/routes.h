@@ -23,7 +23,7 @@ struct daemon_state {
     const struct http_connections *connections, *managers; /* NULL: none yet */
     uint64_t started_ns;                                   /* uv_hrtime() */
     double started_s;                                      /* Unix time */
-    uint64_t instance;                    /* a random number: epochs of another start are others */
+    uint64_t instance;                    /* a random number: what another start has is another one's */
     bool leaving;                         /* the daemon is to end: /readyz says so */
     bool draining;                        /* and takes no new clients */
     const char *given_up;                 /* why the engine answers no more requests; NULL: it does */

@@ -184,6 +184,7 @@ expect 'as it was appended' "$(rows 0 "$at" | jq -c flatten | md5sum)" \
     "$(perl -e 'local $/; $_ = <STDIN>; my $n = unpack("Q<", $_); print "[" . join(",", unpack("f<" . shift() * 16, substr($_, 8 + $n))) . "]\n"' "$at" <"$WORK/kv" | md5sum)"
 left=$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')
 expect 'all that are left' "$left" "$("$CTL" --url "$URL" --json move --to "$B" --all | jq -s -c 'map(.id) | sort')"
+expect 'where there is none, that is said' '0 there are no sequences to move' "$("$CTL" --url "$URL" move --to "$B" --all >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
 expect 'none is left then' 0 "$(curl -s "$URL/v1/sequences" | jq '.items | length')"
 expect 'every count adds up' 'true true' "$(for url in "$URL" "$B"; do curl -s -X POST "$url/v1/audit" | jq .ok; done | paste -sd' ')"
 stop_daemon
@@ -196,6 +197,11 @@ another narrow --config config/tiny.jsonc
 "$CTL" --url "$URL" seq new >/dev/null
 "$CTL" --url "$URL" append 1 --count 9 >/dev/null
 "$CTL" --url "$URL" seq fork 1 40 >/dev/null
+for to in "--all --to http://localhost:$PORT" "1 --to $URL/"; do
+    # shellcheck disable=SC2086
+    expect "a move to the daemon itself is refused ($to)" '2 attnctl: --to is the daemon that has them: nothing is moved' "$("$CTL" --url "$URL" move $to >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
+done
+expect 'and changes nothing' '[1,9]' "$(curl -s "$URL/v1/sequences/1" | jq -c '[.id, .length]')"
 expect 'forks that cannot fit there are refused' '1 attnctl: 41 sequences need at most 123 blocks there, which has 64; here 3 are held, but what is shared is moved once for each. Nothing is moved; --force moves what fits' \
     "$("$CTL" --url "$URL" move --to "$narrow" --all >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
 expect 'and stay' '41 0' "$(curl -s "$URL/stats" | jq .sequences.count) $(curl -s "$narrow/stats" | jq .sequences.count)"
