@@ -160,10 +160,10 @@ static void print_help(void)
          "                     sm_89, sm_90a, sm_100a or sm_120 into backend.cache, exit; needs NVRTC "
          "but "
          "no GPU\n"
-         "  --describe keys|metrics\n"
-         "                     print a line a key of the configuration, or a family of /metrics, with tabs "
-         "between\n"
-         "                     its columns, exit; documents are made of it\n"
+         "  --describe keys|metrics|problems\n"
+         "                     print a line a key of the configuration, a family of /metrics, or a code of a "
+         "problem,\n"
+         "                     with tabs between its columns, exit; documents are made of it\n"
          "  -V, --version      print version and commit, exit\n"
          "  -h, --help         this text\n"
          "\n"
@@ -190,15 +190,29 @@ static void print_version(void)
     printf("\nCUDA: %s\n", attention_cuda_build());
 }
 
+static void describe_problems(FILE *out)
+{
+    for (unsigned i = 0; i < STATUS_COUNT; i++) {
+        int status = status_of_number(i);
+        fprintf(out, "%s\t%d\t%s\n", status_code(status), status_http(status), status_title(status));
+    }
+}
+
 static enum exit_code describe(const char *table)
 {
-    if (strcmp(table, "keys") == 0)
-        config_describe_keys(stdout);
-    else if (strcmp(table, "metrics") == 0)
-        metrics_describe(stdout);
-    else
-        fprintf(stderr, "attnd: --describe %s: wants keys or metrics\n", table);
-    return strcmp(table, "keys") == 0 || strcmp(table, "metrics") == 0 ? EXIT_OK : EXIT_USAGE;
+    static const struct {
+        const char *name;
+        void (*describe)(FILE *out);
+    } tables[] = {
+        {"keys", config_describe_keys}, {"metrics", metrics_describe}, {"problems", describe_problems}};
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
+        if (strcmp(table, tables[i].name) == 0) {
+            tables[i].describe(stdout);
+            return EXIT_OK;
+        }
+    }
+    fprintf(stderr, "attnd: --describe %s: wants keys, metrics or problems\n", table);
+    return EXIT_USAGE;
 }
 
 /* Whether it is PATH=VALUE; a blank between the two makes two words of it. */

@@ -12,7 +12,7 @@ done)"
 expect 'every key is in attnd.jsonc(5)' '' "$("$ATTND" --describe keys | cut -f1 | while read -r key; do
     sed 's/\\-/-/g' man/attnd.jsonc.5 | grep -q -x -F ".B $key" || echo "$key"
 done)"
-expect 'another table is refused' "2 attnd: --describe pools: wants keys or metrics" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
+expect 'another table is refused' "2 attnd: --describe pools: wants keys, metrics or problems" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
 if command -v groff >/dev/null; then
     for page in man/*.[1-8]; do
         expect "groff reads $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1 | head -3)"
