@@ -542,6 +542,7 @@ struct request_trim {
 
 struct request_workload {
     struct workload *workload;       /* to start, handed over */
+    bool drains;                     /* of a cancel: the daemon ends, and nobody asked for it */
     bool waits;                      /* for its next news, a quarter of a second or so */
     bool takes_outputs;              /* those that are kept, as many as fit an answer */
     struct workload_report *report;  /* out; [count] of WORKLOADS, newest first */

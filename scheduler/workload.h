@@ -91,8 +91,19 @@ struct workload_table_row {
 
 enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, WORKLOAD_CANCELLED };
 
-/* Why one was cancelled. */
-enum workload_reason { WORKLOAD_NO_REASON, WORKLOAD_BY_REQUEST, WORKLOAD_BY_DEADLINE, WORKLOAD_BY_FAILURE };
+/* Why one was cancelled: XX(constant, name in its report, in the log's words) */
+#define WORKLOAD_REASON_MAP(XX)                                                                              \
+    XX(NO_REASON, NULL, "")                                                                                  \
+    XX(BY_REQUEST, "request", ", by request")                                                                \
+    XX(BY_DEADLINE, "deadline", ", since its time is over")                                                  \
+    XX(BY_DRAIN, "drain", ", since the daemon ends")                                                         \
+    XX(BY_FAILURE, "failure", ", by a failure of the backend")
+
+enum workload_reason {
+#define XX(constant, name, words) WORKLOAD_##constant,
+    WORKLOAD_REASON_MAP(XX)
+#undef XX
+};
 
 /* Everything that is told about a workload; plain data. Times of sequences in microseconds. */
 struct workload_report {

@@ -1342,8 +1342,11 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
 /* Tell the log how a workload has ended. */
 static void log_end(const struct workload *w, const char *how)
 {
-    static const char *const why[] = {"", ", by request", ", since its time is over",
-                                      ", by a failure of the backend"};
+    static const char *const why[] = {
+#define XX(constant, name, words) words,
+        WORKLOAD_REASON_MAP(XX)
+#undef XX
+    };
     const struct workload_report *r = &w->report;
     log_line(LOG_INFO, "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
              (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
@@ -1850,7 +1853,7 @@ static bool cancel_workload(struct workload_run *d, struct workload *w, enum wor
 {
     if (w->kept)
         workload_outputs_drop(w->kept);
-    if (reason == WORKLOAD_BY_REQUEST)
+    if (reason == WORKLOAD_BY_REQUEST || reason == WORKLOAD_BY_DRAIN)
         w->awaited = false;
     if (w->ends && w->ends_as == WORKLOAD_VERIFYING) {
         w->ends_as = WORKLOAD_CANCELLED;
@@ -1880,7 +1883,8 @@ static bool make_cancels(struct workload_run *d)
         return true;
     }
     w = find_workload(d, request);
-    if (w && !cancel_workload(d, w, WORKLOAD_BY_REQUEST, false))
+    enum workload_reason reason = request->workload.drains ? WORKLOAD_BY_DRAIN : WORKLOAD_BY_REQUEST;
+    if (w && !cancel_workload(d, w, reason, false))
         return true;
     (void)request_list_take(&d->cancels);
     if (w) {

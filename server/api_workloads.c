@@ -137,8 +137,12 @@ static void write_table(struct json_writer *w, const struct workload_report *r,
 static void write_report(struct json_writer *w, const struct workload_report *r,
                          const struct workload_table_row *table, const struct render_context *c)
 {
-    static const char *const states[] = {"running", "verifying", "finished", "cancelled"},
-                             *const reasons[] = {NULL, "request", "deadline", "failure"};
+    static const char *const states[] = {"running", "verifying", "finished", "cancelled"}, *const reasons[] =
+    {
+#define XX(constant, name, words) name,
+        WORKLOAD_REASON_MAP(XX)
+#undef XX
+    };
     bool ended = has_ended(r);
     char digest[33];
     json_open(w, NULL, '{');
@@ -272,7 +276,8 @@ static const struct api_schema schemas[] = {
      "at?:uint(1..) count?:uint(1..1000)} table?:uint(0..4096)}"},
     {"Percentiles", "{p50:number p90:number p99:number}"},
     {"Workload",
-     "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|failure)? owner:text? "
+     "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|drain|failure)? "
+     "owner:text? "
      "deadline_s:number expires_in_s:number? wall_s:number sharing:(auto|on|off) requests:uint "
      "sequences:{total:uint waiting:uint running:uint finished:uint} tokens:{total:uint done:uint "
      "prompt:uint cached:uint recomputed:uint} rows:uint steps:uint step_us:Percentiles queue_ms:Percentiles "

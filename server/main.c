@@ -115,6 +115,7 @@ enum {
     FAILURE_DRAIN_S = 5,   /* for the answers that say so, when the backend has failed */
     WATCHES = 20,          /* looks at a call of the driver before it has taken too long */
     STOP_SPARE_S = 10,     /* for the end itself */
+    REPORTS_MS = 2000,     /* of the spare time: for reports of streamed workloads */
     LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
     TRIM_MS = 500,         /* between two looks for unused memory, */
     IDLE_TRIMS = 4,        /* and looks after which it goes back */
@@ -362,14 +363,24 @@ static bool parse_options(int argc, char **argv, struct options *options)
     return true;
 }
 
+/* Cancel streamed workloads, whose clients are told how far they came; then cut what remains. */
 static void on_drain_deadline(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
+    uint32_t streamed = d->state.overdue ? 0 : routes_streamed(&d->state);
+    d->state.overdue = true;
+    if (streamed) {
+        log_line(LOG_WARNING, "the drain's deadline passed: %u streamed workload%s cancelled", streamed,
+                 streamed == 1 ? " is" : "s are");
+        d->cut = true;
+        uv_timer_start(timer, on_drain_deadline, REPORTS_MS, 0);
+        return;
+    }
     uint32_t cut = http_connections_cut(d->connections);
     cut += d->managers ? http_connections_cut(d->managers) : 0;
     cut += registered_cut(d->registered);
     log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
-    d->cut = cut > 0;
+    d->cut |= cut > 0;
 }
 
 static void ignore_empty(void *cookie)

@@ -711,6 +711,7 @@ static void drop_request(struct daemon_state *daemon, struct request *request)
     }
     engine_reuse(request, REQUEST_WORKLOAD_CANCEL, request->workload.report->id);
     request->sees_all = true;
+    request->workload.drains = daemon->overdue;
     engine_submit(daemon->engine, request);
 }
 
@@ -801,10 +802,11 @@ void routes_proceed(struct http_exchange *x, void *cookie)
         listen_on(daemon, request);
         return;
     }
-    bool cancel = daemon->draining && answer_of(request)->cancels;
+    bool streamed = answer_of(request)->cancels, cancel = streamed && daemon->overdue;
     engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
-    request->workload.waits = !daemon->draining;
-    request->workload.takes_outputs = answer_of(request)->cancels;
+    request->workload.drains = cancel;
+    request->workload.waits = streamed || !daemon->draining;
+    request->workload.takes_outputs = streamed;
     identify(request, x);
     x->deferred = true;
     engine_submit(daemon->engine, request);
@@ -1032,6 +1034,15 @@ bool routes_ask(struct daemon_state *daemon, struct request *request)
     while (daemon->asked && !daemon->given_up)
         wait_for_engine(daemon);
     return !daemon->asked;
+}
+
+uint32_t routes_streamed(const struct daemon_state *daemon)
+{
+    struct request *request;
+    uint32_t n = 0;
+    for (uint32_t i = 0; (request = engine_request(daemon->engine, i)); i++)
+        n += answer_of(request)->x && answer_of(request)->cancels;
+    return n;
 }
 
 void routes_give_up(struct daemon_state *daemon, const char *why)

@@ -25,7 +25,8 @@ struct daemon_state {
     double started_s;                                      /* Unix time */
     uint64_t instance;                    /* a random number: what another start has is another one's */
     bool leaving;                         /* the daemon is to end: /readyz says so */
-    bool draining;                        /* and takes no new clients */
+    bool draining;                        /* and takes no new clients; */
+    bool overdue;                         /* the time of those whom it has is over */
     const char *given_up;                 /* why the engine answers no more requests; NULL: it does */
     uv_async_t *completed;                /* on which the engine says that it has answers */
     struct state *outlasting;             /* what outlives the daemon; NULL: nothing */
@@ -68,6 +69,9 @@ void routes_abandon(struct http_exchange *x, void *cookie);
 /* routes_end_key: a key is no more: what it has under way is answered with 401, and what belongs to it is
  * removed. */
 void routes_end_key(struct daemon_state *daemon, struct api_key *key);
+
+/* routes_streamed: how many streamed workloads run. Once `overdue` is set they are cancelled, and their clients told. */
+uint32_t routes_streamed(const struct daemon_state *daemon);
 
 /* routes_give_up: the engine does not answer any more. Requests under way, and later ones, fail. */
 void routes_give_up(struct daemon_state *daemon, const char *why);

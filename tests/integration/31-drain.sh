@@ -41,6 +41,30 @@ stop_daemon
 expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(grep -c 'the drain.s deadline passed: 1 connections were cut' "$WORK/log")"
 exec 3>&-
 
+# A streamed workload is a request like others: it has the deadline, and then its client is told why it ends (bug: it was cut at once, "by request").
+stream() { curl -s -N -H 'Accept: application/x-ndjson' --json "$1" "$URL/v1/workloads"; }
+has_begun() { [ -s "$WORK/stream" ]; }
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=1
+stream '{"trace":[{"prompt":4,"decode":2},{"arrival_s":5000,"prompt":4,"decode":2}]}' >"$WORK/stream" &
+streaming=$!
+eventually has_begun
+stop_daemon
+expect 'a streamed workload that takes longer than that is no clean end' 1 $?
+wait $streaming
+expect 'and its report says why it ended, and how far it was' '["cancelled","drain",1,2]' \
+    "$(tail -n 1 "$WORK/stream" | jq -c '[.state, .reason, .sequences.finished, .tokens.done]')"
+expect 'so does the log' "the drain's deadline passed: 1 streamed workload is cancelled,workload 1 was cancelled since the daemon ends: 1 of 2 sequences, 2 of 4 tokens" \
+    "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600
+rm "$WORK/stream"
+stream '{"trace":[{"prompt":4,"decode":2},{"arrival_s":2,"prompt":4,"decode":2}]}' >"$WORK/stream" &
+streaming=$!
+eventually has_begun
+stop_daemon
+expect 'one that is over before that is finished' 0 $?
+wait $streaming
+expect 'as if nothing were' '["finished",null,2]' "$(tail -n 1 "$WORK/stream" | jq -c '[.state, .reason, .sequences.finished]')"
+
 # A workload that nobody waits for ends with the daemon, and the log says where it was (bug: it was gone without a word).
 start_daemon --config config/tiny.jsonc --set log.level=debug
 logged() { sed -n "s/^attnd: [^ ]* \($1 .*\)/\1/p" "$WORK/log"; }
