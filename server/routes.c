@@ -966,6 +966,7 @@ void routes_deliver(struct daemon_state *daemon)
                                            .memory_limit = daemon->memory.limit,
                                            .restored = daemon->restored,
                                            .not_restored = daemon->not_restored,
+                                           .follows_unclean = daemon->follows_unclean,
                                            .memory_refused = atomic_load(&daemon->memory.refused),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .longest_turn_s = daemon->longest_turns_s[0],

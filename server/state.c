@@ -27,6 +27,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -37,6 +38,7 @@ enum {
     PATIENCE_MS = 500,     /* for who reads the log */
     PROBE_BYTES = 4 << 20, /* written at a time to see how fast the disk is, */
     PROBES = 16,           /* as often at most */
+    MARK_BYTES = 64,       /* of the file of the lock */
     FAILED_MOST = 100,     /* snapshots that were not restored, which are kept; */
     NAME_BYTES = 32        /* names of these */
 };
@@ -483,6 +485,42 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
     return 0;
 }
 
+/* ---- the end of the daemon before ------------------------------------------------------------------- */
+
+static const char MARK[] = "serving since ";
+
+/* Note in the file of the lock that the daemon serves, and since when; or that it has saved what it had. */
+static void note_serving(const struct state *s, bool serves)
+{
+    char text[MARK_BYTES] = "", since[MARK_BYTES / 2];
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(since, sizeof since, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    if (serves)
+        snprintf(text, sizeof text, "%s%s\n", MARK, since);
+    ssize_t n = (ssize_t)strlen(text);
+    if (ftruncate(s->lock, 0) != 0 || pwrite(s->lock, text, (size_t)n, 0) != n || fdatasync(s->lock) != 0)
+        log_line(LOG_WARNING, "state.dir: the lock cannot be written: %s", strerror(errno));
+}
+
+/* Whether the daemon before this one has ended without saving, which is logged. */
+static bool was_killed(const struct state *s)
+{
+    char text[MARK_BYTES] = "";
+    ssize_t n = pread(s->lock, text, sizeof text - 1, 0);
+    size_t front = strlen(MARK);
+    if (n <= (ssize_t)front || strncmp(text, MARK, front) != 0)
+        return false;
+    text[front + strspn(text + front, "0123456789-:TZ")] = '\0';
+    log_line(LOG_WARNING,
+             "the daemon before this one, which served since %s, saved nothing at its end (it was killed, or "
+             "failed): "
+             "the sequences that it had are lost",
+             text + front);
+    return true;
+}
+
 /* ---- saving -------------------------------------------------------------------------------------- */
 
 struct saved {
@@ -507,6 +545,7 @@ struct saving {
     uint32_t count, done;
     uint64_t *saved; /* [saved_count] of them, that are still there */
     uint32_t saved_count;
+    bool published;       /* there is a snapshot */
     uint32_t whole, gone; /* that are in the file; that were removed since they were listed */
     uint64_t bytes;       /* of their K and V, at most */
     struct home *homes;   /* [pool.blocks] */
@@ -751,6 +790,7 @@ static bool save_all(struct saving *s)
         log_line(LOG_WARNING, "nothing is saved: %s", s->reason);
         return false;
     }
+    s->published = true;
     log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
              (unsigned long long)(bytes >> 20));
     return s->whole + s->gone == count;
@@ -791,6 +831,8 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     } else {
         good = save_all(&s);
     }
+    if (s.published || (good && s.count == 0))
+        note_serving(state, false);
     free(s.all);
     free(s.saved);
     free(s.homes);
@@ -1030,7 +1072,8 @@ static int take_snapshot(struct state *s)
     return -1;
 }
 
-bool state_restore(struct state *s, struct daemon_state *daemon)
+/* Restore what the snapshot has, if there is one. False: the daemon is to end. */
+static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
 {
     struct restoring r = {.state = s, .daemon = daemon, .g = &daemon->config->geometry};
     int fd = take_snapshot(s);
@@ -1057,5 +1100,14 @@ bool state_restore(struct state *s, struct daemon_state *daemon)
     else if (keep_failed(s, kept))
         log_line(LOG_WARNING, "what was not restored is in %s, and stays there", kept);
     (void)fsync(s->dir);
+    return stays;
+}
+
+bool state_restore(struct state *s, struct daemon_state *daemon)
+{
+    daemon->follows_unclean = was_killed(s);
+    bool stays = restore_snapshot(s, daemon);
+    if (stays)
+        note_serving(s, true);
     return stays;
 }
