@@ -1213,8 +1213,11 @@ static enum exit_code serve(const struct config *config)
     d.state.completed = &d.completed;
     if (code == EXIT_OK)
         code = restore(&d);
-    if (code == EXIT_OK)
+    bool restored = code == EXIT_OK;
+    if (restored)
         code = open_server(&d, options, &management, &transport);
+    if (restored && code != EXIT_OK)
+        (void)save(&d); /* again: the snapshot is used up */
     if (code == EXIT_OK) {
         log_listeners(&d);
         watch_driver(&d);

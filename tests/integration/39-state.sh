@@ -57,6 +57,18 @@ expect 'the snapshot is used up' '' "$(files)"
 unclean() { curl -s "$URL/metrics" | sed -n 's/^attnd_previous_end_unclean //p'; }
 expect 'the end before was clean' "0 0" "$(grep -c 'saved nothing' "$WORK/log") $(unclean)"
 
+# ---- an address that is in use: the snapshot stays (bug: it was used up, and what it had was gone)
+other='' before=$(listed) n=$(curl -s "$URL/stats" | jq .sequences.count)
+stop_daemon
+another other --config config/tiny.jsonc
+# shellcheck disable=SC2086
+expect 'a start that finds its address in use' 69 "$("$ATTND" $tiny --state-dir "$folder" --set "listen=${other#http://}" >"$WORK/log" 2>&1; echo $?)"
+expect 'has restored and saves again' "restored: $n of $n,saved: $n of $n" "$(logged "of $n" | sed -n 's/^info \(.*\) sequences.*/\1/p' | paste -sd,)"
+stop_others
+begin
+expect 'and the next one has them' "$before" "$(listed)"
+expect 'which is a clean end, too' '0 0' "$(grep -c 'saved nothing' "$WORK/log") $(unclean)"
+
 # ---- a daemon that is killed saves nothing: the next start says so, with since when it served (bug: no word of it)
 since=$(cut -d' ' -f3 "$folder/lock")
 kill_daemon
