@@ -140,7 +140,7 @@ static const struct key keys[] = {
     {"pool.bytes", KIND_BYTES, AT(pool_bytes), 1, (double)POOL_BYTES_MAX, "\"128MiB\"", NULL,
      "the same as bytes (\"8GiB\"); of the two the one set last counts"},
     {"pool.memory", KIND_F32, AT(pool_memory), 0, 0.95, "0", NULL,
-     "share of the memory that is free at start (the GPU's, with the CUDA backend) to take instead; 0: off"},
+     "share of the memory that is free at start to take instead (with CUDA the GPU's, else with the history of blocks); 0: off"},
     {"pool.host_blocks", KIND_COUNT, AT(host_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,
      "blocks in host memory, to which idle sequences are swapped when the pool is full; 0: none"},
     {"pool.file_blocks", KIND_COUNT, AT(file_blocks), 0, POOL_BLOCKS_MAX, "0", NULL,

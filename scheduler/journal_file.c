@@ -96,12 +96,11 @@ static uint64_t remove_old(const char *folder, uint64_t most)
     return sum;
 }
 
-/* The sentence for an error of the system. */
-static const char *why(int error)
+const char *journal_files_why(int error)
 {
     return error == ENOSPC || error == EDQUOT ? "the disk is full"
            : error == EFBIG                   ? "the file may not grow (ulimit -f)"
-                                              : "a file of the journal cannot be written";
+                                              : strerror(error);
 }
 
 static const char *write_all(struct journal_files *f, const uint8_t *bytes, size_t n)
@@ -111,7 +110,7 @@ static const char *write_all(struct journal_files *f, const uint8_t *bytes, size
         if (wrote < 0 && errno == EINTR)
             continue;
         if (wrote <= 0)
-            return why(wrote < 0 ? errno : ENOSPC);
+            return journal_files_why(wrote < 0 ? errno : ENOSPC);
         bytes += wrote;
         n -= (size_t)wrote;
     }
@@ -153,7 +152,7 @@ static const char *begin_file(struct journal_files *f)
     path_of(f->folder, f->name, f->file, path);
     f->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, MODE);
     if (f->fd < 0)
-        return why(errno);
+        return journal_files_why(errno);
     f->whole = 0;
     memcpy(f->buffer, &h, sizeof h);
     f->used = sizeof h;
@@ -167,7 +166,9 @@ int journal_files_check(const char *folder, char reason[JOURNAL_REASON_BYTES])
         return refuse(reason, folder, "the name is too long");
     if (stat(folder, &s) != 0 || !S_ISDIR(s.st_mode))
         return refuse(reason, folder, "is no folder");
-    return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : refuse(reason, folder, why(errno));
+    return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0
+               ? 0
+               : refuse(reason, folder, journal_files_why(errno));
 }
 
 int journal_files_open(struct journal_files *f, const char *folder, uint64_t file_bytes, uint64_t bytes_max,

@@ -47,6 +47,9 @@ MUST_USE int journal_files_open(struct journal_files *files, const char *folder,
                                 uint64_t bytes_max, char reason[JOURNAL_REASON_BYTES]);
 void journal_files_close(struct journal_files *files);
 
+/* journal_files_why: why a file cannot be made or written, by errno: a constant text, where the system knows the number. */
+const char *journal_files_why(int error);
+
 /* journal_files_put, _flush: NULL, or why nothing more can be written, as a constant sentence. The last file then ends with a
  * whole record. */
 const char *journal_files_put(struct journal_files *files, uint8_t kind, const void *payload, uint32_t n);

@@ -772,26 +772,29 @@ static uint64_t history_bytes(const struct config *config)
  * too little to serve anybody. */
 static uint64_t budget_of(const struct config *config, uint64_t available)
 {
-    uint64_t connections = connection_bytes(config), fixed = connections + history_bytes(config),
-             left = available > fixed ? available - fixed : 0;
+    uint64_t connections = connection_bytes(config), history = history_bytes(config),
+             fixed = connections + history, left = available > fixed ? available - fixed : 0;
     if (!available)
         return config->memory_bytes ? config->memory_bytes : BUDGET_UNKNOWN;
     if (config->memory_bytes > left) {
         fprintf(stderr,
                 "attnd: memory.bytes: %llu MiB are wanted; %llu MiB are available after the start, of which "
-                "limits.connections (%u) may take %llu MiB\n",
+                "limits.connections (%u) may take %llu MiB, and the history of %llu blocks %llu MiB\n",
                 (unsigned long long)(config->memory_bytes >> 20), (unsigned long long)(available >> 20),
-                config->limits.connections, (unsigned long long)(connections >> 20));
+                config->limits.connections, (unsigned long long)(connections >> 20),
+                (unsigned long long)config->pool_blocks, (unsigned long long)(history >> 20));
         return 0;
     }
     if (left >= CONFIG_MEMORY_LEAST)
         return config->memory_bytes ? config->memory_bytes : left;
-    fprintf(stderr,
-            "attnd: memory.bytes: %llu MiB are available after the start, of which limits.connections (%u) "
-            "may take %llu MiB; %llu MiB are left, and at least %d are wanted\n",
-            (unsigned long long)(available >> 20), config->limits.connections,
-            (unsigned long long)(connections >> 20), (unsigned long long)(left >> 20),
-            CONFIG_MEMORY_LEAST >> 20);
+    fprintf(
+        stderr,
+        "attnd: memory.bytes: %llu MiB are available after the start, of which limits.connections (%u) "
+        "may take %llu MiB, and the history of %llu blocks %llu MiB; %llu MiB are left, and at least %d are "
+        "wanted\n",
+        (unsigned long long)(available >> 20), config->limits.connections,
+        (unsigned long long)(connections >> 20), (unsigned long long)config->pool_blocks,
+        (unsigned long long)(history >> 20), (unsigned long long)(left >> 20), CONFIG_MEMORY_LEAST >> 20);
     return 0;
 }
 
@@ -1064,10 +1067,8 @@ static bool probe_journal(const char *folder)
     }
     if (wrote == (ssize_t)sizeof zeros)
         return true;
-    fprintf(stderr, "attnd: journal.path: %s: %s\n", folder,
-            error == ENOSPC || error == EDQUOT ? "the disk is full"
-            : error == EFBIG                   ? "the file may not grow (ulimit -f)"
-                                               : "a file of the journal cannot be written");
+    fprintf(stderr, "attnd: journal.path: %s: no file can be written there: %s\n", folder,
+            journal_files_why(error));
     return false;
 }
 
@@ -1263,19 +1264,26 @@ static enum exit_code compile_kernels(const struct config *config, const char *a
     return rc == ATTND_INVALID ? EXIT_USAGE : rc == ATTND_NOT_FOUND ? EXIT_UNAVAILABLE : EXIT_RUNTIME;
 }
 
-/* A pool that is a share of what is free. */
+/* A pool that is a share of what is free; in the memory of the host, with the history of its blocks. */
 static void size_pool(struct config *config)
 {
     uint64_t available, block = geometry_block_bytes(&config->geometry);
     if (config->pool_memory == 0)
         return;
+    bool on_device = attention_is_on_device(config->backend, config->device);
     available = attention_memory_available(config->backend, config->device);
-    uint64_t blocks = (uint64_t)((double)available * (double)config->pool_memory) / block;
+    config->pool_blocks = 0;
+    uint64_t share = (uint64_t)((double)available * (double)config->pool_memory),
+             fixed = on_device ? 0 : history_bytes(config);
+    config->pool_blocks = 1;
+    uint64_t each = block + (on_device ? 0 : history_bytes(config) - fixed),
+             blocks = share > fixed ? (share - fixed) / each : 0;
     blocks = blocks > POOL_BLOCKS_MAX ? POOL_BLOCKS_MAX : blocks;
     config->pool_blocks = blocks ? blocks : 1;
     config->pool_bytes = config->pool_blocks * block;
-    log_line(LOG_INFO, "pool.memory: %.0f %% of %llu MiB are %llu blocks", (double)config->pool_memory * 100,
-             (unsigned long long)(available >> 20), (unsigned long long)config->pool_blocks);
+    log_line(LOG_INFO, "pool.memory: %.0f %% of %llu MiB are %llu blocks%s",
+             (double)config->pool_memory * 100, (unsigned long long)(available >> 20),
+             (unsigned long long)config->pool_blocks, on_device ? "" : " with their history");
 }
 
 /* How long saving what the pool can hold may take. */

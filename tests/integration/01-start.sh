@@ -166,7 +166,7 @@ refused 'no folder for a socket' 69 "cannot listen on unix:$WORK/none/s: no such
 refused 'nor for one of managers' 69 "cannot listen on unix:$WORK/none/s: no such file or directory (set management.listen=...)" --set "management.listen=unix:$WORK/none/s"
 refused 'a socket that nobody hands over' 78 'listen: fd:99: no such socket was handed over (LISTEN_FDS counts them, from fd:3 on): "fd:99"' --set listen=fd:99
 refused 'too little memory for anybody' 78 '--set memory.bytes=32MiB: memory.bytes: wants at least 64MiB, or 0: what is left after the start' --set memory.bytes=32MiB
-refused 'more memory than there is' 69 'memory.bytes: 943718400 MiB are wanted; N MiB are available after the start, of which limits.connections (1024) may take N MiB' \
+refused 'more memory than there is' 69 'memory.bytes: 943718400 MiB are wanted; N MiB are available after the start, of which limits.connections (1024) may take N MiB, and the history of 4096 blocks 3 MiB' \
     --set memory.bytes=900TiB
 refused 'a group that is none' 78 "listen: unix:$WORK/s: there is no such group" --set "listen={\"address\": \"unix:$WORK/s\", \"group\": \"nobody-has-it\"}"
 refused 'clients with registered memory by TCP' 78 'transport.listen: 127.0.0.1:1: wants unix:PATH or fd:N, without proxy_protocol' --set transport.listen=127.0.0.1:1
@@ -174,10 +174,10 @@ refused 'proxies that are none' 78 'trusted_proxies: wants ADDRESS or ADDRESS/BI
 refused 'no folder for the journal' 78 "journal.path: $WORK/none: is no folder" --set "journal.path=$WORK/none"
 refused 'no state.dir' 78 "state.dir: $WORK/none: No such file or directory" --state-dir "$WORK/none"
 if [ "$(id -u)" = 0 ]; then
-    refused 'a folder in which nothing can be made' 78 'journal.path: /proc: a file of the journal cannot be written' --set journal.path=/proc
+    refused 'a folder in which nothing can be made' 78 'journal.path: /proc: no file can be written there: No such file or directory' --set journal.path=/proc
 else
     mkdir -m 500 "$WORK/closed"
-    refused 'a folder in which nothing may be made' 78 "journal.path: $WORK/closed: a file of the journal cannot be written" --set "journal.path=$WORK/closed"
+    refused 'a folder in which nothing may be made' 78 "journal.path: $WORK/closed: Permission denied" --set "journal.path=$WORK/closed"
     refused 'nor a socket' 69 "cannot listen on unix:$WORK/closed/s: permission denied (set listen=...)" --set "listen=unix:$WORK/closed/s"
 fi
 mkdir -m 700 "$WORK/small"
@@ -192,7 +192,7 @@ END
     printf '#!/bin/sh\nexec unshare -rm sh "%s" "$@"\n' "$WORK/on-full-disk" >"$WORK/attnd"
     chmod 755 "$WORK/attnd"
     ATTND=$WORK/attnd
-    refused 'a journal on a full disk' 78 "journal.path: $WORK/small: the disk is full" --set "journal.path=$WORK/small"
+    refused 'a journal on a full disk' 78 "journal.path: $WORK/small: no file can be written there: the disk is full" --set "journal.path=$WORK/small"
     refused 'a state.dir on a full disk' 78 'state.dir: the file ids cannot be written: No space left on device' --config config/tiny.jsonc --state-dir "$WORK/small"
     ATTND=$ATTND_BEFORE
 else

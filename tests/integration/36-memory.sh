@@ -119,7 +119,12 @@ stop_daemon
 # ---- what does not fit
 expect 'a pool that is larger than the memory' 69 "$("$ATTND" --check-config --set pool.bytes=40TiB >/dev/null 2>&1; echo $?)"
 expect 'the start is refused, too' '69 1' "$("$ATTND" --config config/tiny.jsonc --set listen=127.0.0.1:0 --set memory.bytes=900TiB >"$WORK/said" 2>&1; echo $?) $(
-    grep -c '^attnd: memory.bytes: 943718400 MiB are wanted; [0-9]* MiB are available after the start, of which limits.connections (1024) may take [0-9]* MiB$' "$WORK/said")"
+    grep -c '^attnd: memory.bytes: 943718400 MiB are wanted; [0-9]* MiB are available after the start, of which limits.connections (1024) may take [0-9]* MiB, and the history of 64 blocks [0-9]* MiB$' "$WORK/said")"
+# The history of small blocks is larger than they are: it is in the share of pool.memory (bug: 30 % of the memory took 120 %).
+"$ATTND" --config config/tiny.jsonc --backend cpu --set pool.memory=0.4 --check-config >"$WORK/said" 2>/dev/null
+expect 'a pool with pool.memory fits, with its history' 0 $?
+expect 'which are that share' yes "$(awk '/^pool, memory/ {pool = $3} /^history of/ {history = $4} /^available now/ {all = $3}
+    END {share = (pool + history) / all; print (history > pool && share > 0.39 && share < 0.41 ? "yes" : "no: " pool " " history " " all)}' "$WORK/said")"
 expect 'in words' 1 "$("$ATTND" --check-config --set pool.bytes=40TiB 2>&1 >/dev/null | grep -c 'this does not fit: [0-9]* MiB are wanted\( on the GPU\)\?, and [0-9]* MiB are available')"
 expect 'memory.bytes larger than it' 69 "$("$ATTND" --check-config --set memory.bytes=400TiB >/dev/null 2>&1; echo $?)"
 expect 'a worst case is printed' 5 "$("$ATTND" --check-config | grep -c '^pool, memory\|^connections\|^the daemon\|^clients\|^available')"
