@@ -59,10 +59,11 @@ static bool note_key(struct http_exchange *x, struct daemon_state *daemon)
         x->scopes = SCOPES_ALL;
         return true;
     }
-    x->key = keys_anonymous(daemon->keys);
-    x->scopes = x->listener->anonymous;
-    if (shown.n == 0)
+    if (shown.n == 0) {
+        x->key = keys_anonymous(daemon->keys);
+        x->scopes = x->listener->anonymous;
         return true;
+    }
     if (shown.n <= front || strncasecmp(shown.bytes, scheme, front) != 0)
         return refuse_key(x, "Authorization wants \"Bearer KEY\"");
     struct api_key *key = keys_find(daemon->keys, shown.bytes + front, shown.n - front);

@@ -71,9 +71,9 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     json_close(w, '}');
     json_raw(w, "\n");
     log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), x->head.id,
-                "refused %s %.*s from %s%s%s: %d %s: %s", http_method_name(x->head.method),
-                (int)x->head.path.n, x->head.path.bytes, x->client ? x->client : "nobody",
-                x->key ? ", key " : "", x->key ? x->key->name : "", x->http_status, status_code(status), all);
+                "refused %s %.*s from %s%s%s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
+                x->head.path.bytes, x->client ? x->client : "nobody", x->key ? ", key " : "",
+                x->key ? x->key->name : "", x->http_status, status_code(status), all);
 }
 
 void http_problem(struct http_exchange *x, int status, const char *format, ...)

@@ -252,7 +252,8 @@ static struct http_text find_header(const struct http_parser *p, const char *nam
 static void clear(struct http_request *request)
 {
     static const struct http_text empty = {"", 0};
-    *request = (struct http_request){.path = {"/", 1},
+    *request = (struct http_request){.method_name = "-",
+                                     .path = {"/", 1},
                                      .query = empty,
                                      .body_type = empty,
                                      .accept = empty,
@@ -322,6 +323,7 @@ static void read_method(const struct http_parser *p, struct http_request *reques
                    {HTTP_POST, HTTP_METHOD_POST},
                    {HTTP_PUT, HTTP_METHOD_PUT},
                    {HTTP_DELETE, HTTP_METHOD_DELETE}};
+    request->method_name = llhttp_method_name(p->llhttp.method);
     request->head_only = p->llhttp.method == HTTP_HEAD;
     for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
         if (methods[i].parsed == p->llhttp.method)

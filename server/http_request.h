@@ -35,6 +35,7 @@ struct http_text {
 /* What a head says. The spans point into its bytes; a header that is not there is an empty span. */
 struct http_request {
     enum http_method method;      /* 0: one that is not served, or none was read */
+    const char *method_name;      /* as it was sent; "-": none was read, or HTTP has none of that name */
     bool head_only;               /* HEAD, which arrives as GET */
     bool is_1_0;                  /* HTTP/1.0: no chunks, no 100-continue */
     bool keeps_alive;             /* the connection may serve another one */

@@ -208,9 +208,11 @@ static int open_nvrtc(struct nvrtc *n, char error[CUDA_COMPILER_ERROR_BYTES])
     for (size_t i = 0; !n->library && i < sizeof names / sizeof names[0]; i++)
         n->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!n->library) {
-        snprintf(error, CUDA_COMPILER_ERROR_BYTES,
-                 "no NVRTC to compile kernels with: libnvrtc.so.13 or .12 is neither on the library "
-                 "path nor under /usr/local/cuda, and the cache has none compiled");
+        snprintf(
+            error, CUDA_COMPILER_ERROR_BYTES,
+            "no NVRTC to compile kernels with: libnvrtc.so.13 or .12 is neither on the library "
+            "path nor under /usr/local/cuda, and the cache has none compiled (make cuda-headers gets one: "
+            "LD_LIBRARY_PATH=build/cuda/lib)");
         return ATTND_NOT_FOUND;
     }
     const char *missing = look_up(n);

@@ -79,6 +79,11 @@ LIST
 json='Content-Type: application/json\r\n'
 expect '100 Continue comes before the body' '100 201' \
     "$(raw "POST /v1/sequences HTTP/1.1\r\n$host${json}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n" '{}')"
+curl -s -o /dev/null -X PATCH "$URL/livez?in-the-log"
+curl -s -o /dev/null -I "$URL/in-the-log"
+eventually has_logged 'HEAD /in-the-log'
+expect 'the log has the method that was sent (bug: "-" of one that nobody serves)' 'PATCH /livez,HEAD /in-the-log' \
+    "$(sed -n 's/.* refused \(PATCH \/livez\|HEAD [^ ]*\) .*/\1/p' "$WORK/log" | tail -n 2 | paste -sd,)"
 expect 'but not where nobody takes one' '405 404' \
     "$(raw "POST /livez HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") $(raw \
         "POST /nowhere HTTP/1.1\r\n${host}Expect: 100-continue\r\nContent-Length: 1\r\n\r\n")"

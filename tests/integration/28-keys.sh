@@ -63,6 +63,12 @@ expect 'so is every path, with every method, but probes, the contract and the pa
         [ "$(code curl -s -X "$method" "$URL${path/\{id\}/1}")" = 401 ] || echo "$method $path"
     done
 )"
+is_told() { # the log has 20 lines of a kind a second
+    curl -s -o /dev/null -H 'X-Request-Id: none-in-the-log' -H 'Authorization: Bearer attnd_y' "$URL/stats"
+    has_logged none-in-the-log
+}
+eventually is_told
+expect 'a key that is none is nobody in the log, not "anonymous"' 'from 127.0.0.1: 401 unauthorized: there is no such key' "$(sed -n 's/.*refused GET .stats \(.*\) (request none-in-the-log)/\1/p' "$WORK/log" | head -n 1 | sed "s,;.*,,")"
 expect 'a key that is none' '401 unauthorized there is no such key' "$(curl -s -H 'Authorization: Bearer attnd_x' "$URL/stats" | problem)"
 expect 'another scheme' 401 "$(code curl -s -u user:password "$URL/stats")"
 expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authorization: Bearer b' "$URL/stats")"

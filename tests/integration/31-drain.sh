@@ -53,6 +53,7 @@ expect 'a streamed workload that takes longer than that is no clean end' 1 $?
 wait $streaming
 expect 'and its report says why it ended, and how far it was' '["cancelled","drain",1,2]' \
     "$(tail -n 1 "$WORK/stream" | jq -c '[.state, .reason, .sequences.finished, .tokens.done]')"
+eventually has_logged 'workload 1 was cancelled'
 expect 'so does the log' "the drain's deadline passed: 1 streamed workload is cancelled,workload 1 was cancelled since the daemon ends: 1 of 2 sequences, 2 of 4 tokens" \
     "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
 start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600
