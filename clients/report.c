@@ -23,9 +23,9 @@ void report_line(const cJSON *r, char *line, size_t room)
     else
         snprintf(
             line, room,
-            "[%s] %3.0f %%  %.0f of %.0f tokens  %.1f GB/s (%.2f of roof)  %.0f of %.0f blocks  %.0f steps",
+            "[%s] %3.0f %%  %.0f of %.0f tokens  %.1f GB/s (%.2f of roof)  pool %.0f of %.0f  %.0f steps",
             bar, part * 100, done, total, answer_number(r, "gb_per_s"), answer_number(r, "roof_fraction"),
-            answer_number(r, "blocks.held"), answer_number(r, "blocks.total"), answer_number(r, "steps"));
+            answer_number(r, "pool.held"), answer_number(r, "pool.blocks"), answer_number(r, "steps"));
 }
 
 /* Percentiles; "-" while nothing was timed, of which the daemon says 0. */
@@ -100,8 +100,9 @@ void report_show(const cJSON *r)
                     answer_number(r, "roof_fraction"), answer_number(r, "roof_gb_per_s"));
     if (cJSON_IsString(answer_at(r, "above_roof")))
         command_row("", "%s", answer_text(r, "above_roof"));
-    command_row("blocks", "%.0f at most of %.0f, %.0f saved by sharing", answer_number(r, "blocks.peak"),
-                answer_number(r, "blocks.total"), answer_number(r, "blocks.saved_peak"));
+    command_row("whole pool", "%.0f of %.0f blocks held at most, %.0f saved by sharing",
+                answer_number(r, "pool.held_peak"), answer_number(r, "pool.blocks"),
+                answer_number(r, "pool.saved_peak"));
     command_row("copies on write", "%.0f", answer_number(r, "copies"));
     command_row("preemptions", "%.0f (%.0f tokens appended again)", answer_number(r, "preemptions"),
                 answer_number(r, "tokens.recomputed"));

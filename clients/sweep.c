@@ -194,8 +194,8 @@ static void note_report(struct sweep *s, struct point *p, const cJSON *report)
     p->is_partial = p->decode * ms < 2 * p->spread_ms;
     p->read_gb_per_s = answer_number(report, "gb_per_s");
     p->roof_fraction = answer_number(report, "roof_fraction");
-    p->peak = answer_number(report, "blocks.peak");
-    p->saved = answer_number(report, "blocks.saved_peak");
+    p->peak = answer_number(report, "pool.held_peak");
+    p->saved = answer_number(report, "pool.saved_peak");
     snprintf(p->digest, sizeof p->digest, "%s", answer_text(report, "digest"));
     s->roof = fmax(s->roof, answer_number(report, "roof_gb_per_s"));
 }
@@ -354,7 +354,7 @@ static bool write_csv(const struct sweep *s, FILE *f)
 {
     fputs("batch,context,shared,block_size,decode,together,token_ms_p50,token_ms_p99,tokens_per_s,seen_gb_"
           "per_s,read_gb_per_s,"
-          "roof_fraction,blocks_peak,blocks_saved,backend,digest\n",
+          "roof_fraction,pool_held_peak,pool_saved_peak,backend,digest\n",
           f);
     for (size_t i = 0; i < s->count; i++) {
         const struct point *p = &s->points[i];

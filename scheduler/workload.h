@@ -123,10 +123,12 @@ struct workload_report {
     uint64_t steps, bytes_read;
     double wall_s, busy_s; /* since the start; in steps */
     struct percentiles step_us, queue_us, first_token_us, per_token_us;
-    uint32_t blocks, blocks_held, blocks_peak; /* of the pool: all; held now, and at most so far */
-    uint64_t saved_tokens_peak;                /* that sharing kept from being stored */
-    uint32_t table_rows;                       /* of workload.table that are there, */
-    uint64_t table_left_out;                   /* and rounds for which it had no room */
+    /* Of the whole pool, whoever holds it: blocks in all; held now, and at most in the workload's steps;
+     * tokens that sharing kept from being stored. */
+    uint32_t pool_blocks, pool_held, pool_held_peak;
+    uint64_t pool_saved_tokens_peak;
+    uint32_t table_rows;     /* of workload.table that are there, */
+    uint64_t table_left_out; /* and rounds for which it had no room */
     uint64_t forks, copies, preemptions;
     uint64_t digest_high, digest_low;
     uint32_t verify_rows, verify_done;

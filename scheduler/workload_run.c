@@ -1412,9 +1412,9 @@ static void note_step(struct workload_run *d, struct round *f, const struct step
         w->report.busy_s += seconds;
         w->report.bytes_read += step_bytes(step, STEP_OF_WORKLOADS);
         w->report.copies += f->copies;
-        w->report.blocks_peak = larger(w->report.blocks_peak, pool.held);
-        w->report.saved_tokens_peak =
-            saved > w->report.saved_tokens_peak ? saved : w->report.saved_tokens_peak;
+        w->report.pool_held_peak = larger(w->report.pool_held_peak, pool.held);
+        if (saved > w->report.pool_saved_tokens_peak)
+            w->report.pool_saved_tokens_peak = saved;
         quantiles_add(&w->step_us, seconds * 1e6);
     }
     f->copies = 0; /* were made with the first layers */
@@ -1544,8 +1544,8 @@ static void describe(const struct workload_run *d, const struct workload *w, str
     if (has_ended(w))
         report->expires_in_s = w->ended_s + d->config->limits.workload_kept_s - d->o.state->now_s;
     report->waiting = w->waiting_count;
-    report->blocks = (uint32_t)d->config->pool_blocks;
-    report->blocks_held = block_pool_counts(block_tables_pool(d->tables)).held;
+    report->pool_blocks = (uint32_t)d->config->pool_blocks;
+    report->pool_held = block_pool_counts(block_tables_pool(d->tables)).held;
     if (report->state == WORKLOAD_RUNNING && !w->ends)
         report->wall_s = d->o.state->now_s - w->started_s;
     report->step_us = quantiles_percentiles(&w->step_us);

@@ -179,11 +179,11 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
     write_percentiles(w, "per_token_ms", r->per_token_us, 1e3);
     json_uint(w, "bytes_read", r->bytes_read);
     api_write_rate(w, r->busy_s > 0 ? (double)r->bytes_read / r->busy_s * 1e-9 : 0, &c->roof);
-    json_open(w, "blocks", '{');
-    json_uint(w, "total", r->blocks);
-    json_uint(w, "held", r->blocks_held);
-    json_uint(w, "peak", r->blocks_peak);
-    json_uint(w, "saved_peak", r->saved_tokens_peak / c->config->geometry.block_size);
+    json_open(w, "pool", '{'); /* whoever holds the blocks */
+    json_uint(w, "blocks", r->pool_blocks);
+    json_uint(w, "held", r->pool_held);
+    json_uint(w, "held_peak", r->pool_held_peak);
+    json_uint(w, "saved_peak", r->pool_saved_tokens_peak / c->config->geometry.block_size);
     json_close(w, '}');
     json_uint(w, "forks", r->forks);
     json_uint(w, "copies", r->copies);
@@ -282,8 +282,8 @@ static const struct api_schema schemas[] = {
      "sequences:{total:uint waiting:uint running:uint finished:uint} tokens:{total:uint done:uint "
      "prompt:uint cached:uint recomputed:uint} rows:uint steps:uint step_us:Percentiles queue_ms:Percentiles "
      "first_token_ms:Percentiles per_token_ms:Percentiles bytes_read:uint gb_per_s:number "
-     "roof_gb_per_s:number roof_fraction:number above_roof?:text blocks:{total:uint held:uint peak:uint "
-     "saved_peak:uint} "
+     "roof_gb_per_s:number roof_fraction:number above_roof?:text pool:{blocks:uint held:uint "
+     "held_peak:uint saved_peak:uint} "
      "forks:uint copies:uint preemptions:uint digest:text verify:{rows:uint done:uint largest_error:number? "
      "tolerance:number ok:bool?}? table?:{left_out:uint columns:{prefill_chunk:[uint] kv_prefill:[uint] "
      "n_decode:[uint] kv_decode:[uint] time_us:[number]}}}"},

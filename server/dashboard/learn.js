@@ -76,7 +76,7 @@ export class WorkloadView {
     bar.hidden = ended;
     bar.value = w.tokens.total ? w.tokens.done / w.tokens.total : 0;
     const parts = [`${countText(w.tokens.done)} of ${plural(w.tokens.total, 'token')}`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
-      `${plural(w.blocks.saved_peak, 'block')} saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : '', ended ? 'its sequences are gone' : ''];
+      `${plural(w.pool.saved_peak, 'block')} of the pool saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : '', ended ? 'its sequences are gone' : ''];
     setText(text, parts.filter(Boolean).join(' · '));
   }
 }

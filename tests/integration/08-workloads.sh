@@ -27,7 +27,7 @@ shared='{"seed":1,"sequences":[{"count":16,"prompt":40,"decode":6,"prefix":{"id"
 report=$(run "$shared")
 expect 'fifteen find the prefix in the cache' $((15 * 32)) "$(jq .tokens.cached <<<"$report")"
 expect 'the rest is appended' $((40 + 15 * 8)) "$(jq .tokens.prompt <<<"$report")"
-expect 'sharing saves blocks' true "$(jq '.blocks.saved_peak >= 15 * 8' <<<"$report")"
+expect 'sharing saves blocks' true "$(jq '.pool.saved_peak >= 15 * 8' <<<"$report")"
 expect 'and is right' true "$(jq .verify.ok <<<"$report")"
 
 expect '/stats has the latest steps, and the time that reading takes at the roof' '[true,true,true]' \
@@ -187,7 +187,7 @@ again() {
     expect "$name: every block is back" 0 "$(curl -s "$URL/stats" | jq '.pool.held + .pool.cached')"
     stop_daemon
 }
-again 'a tight pool, by forecast' '.preemptions == 0 and .blocks.peak <= 400' --set pool.blocks=400
+again 'a tight pool, by forecast' '.preemptions == 0 and .pool.held_peak <= 400' --set pool.blocks=400
 again 'a tight pool, optimistic' '.preemptions > 0 and .tokens.recomputed > 0' --set pool.blocks=400 \
     --set scheduler.admission=optimistic
 again 'four sequences at a time' ".steps > 2 * $steps" --set limits.sequences=4

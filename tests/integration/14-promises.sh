@@ -46,7 +46,7 @@ expect 'a workload has what is not promised' finished \
            tail -n 1 | jq -r .state)"
 expect 'and never takes what is' true \
     "$(curl -s -H 'Accept: application/x-ndjson' --json '{"sequences":[{"count":6,"prompt":10,"decode":10}]}' "$URL/v1/workloads" |
-        tail -n 1 | jq '.blocks.peak <= 11')"
+        tail -n 1 | jq '.pool.held_peak <= 11')"
 
 curl -s -X DELETE "$URL/v1/sequences/8"
 
