@@ -10,7 +10,7 @@
 import {Api, Problem} from './api.js';
 import {BlockMap} from './map.js';
 import {$, fill, h, setText, swatch, update} from './dom.js';
-import {BlockStore, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, list, plural, scopeLacked, scopesDenied, secondsText} from './pure.js';
+import {BlockStore, FOREIGN, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, plural, scopeLacked, scopesDenied, secondsText, sequencesText} from './pure.js';
 import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
@@ -19,11 +19,13 @@ const PAGE_BLOCKS = 4000;     // the most that /v1/blocks gives at once
 const LOADERS = 6;            // requests at a time: what browsers allow a host
 const PAINT_PAGES = 16;       // that are read between two paints of the map
 const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are,
+const FOREIGN_PAGES = 8;      // and for blocks of other keys;
 const SWEEP_BLOCKS = 1000;    // of so many
 const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const IDLE_S = 2;             // without a step: there is no rate to show
 const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
+const OWN_LABELS = {'own sequences': 'sequences', 'own held': 'held blocks', 'own shared': 'of them shared', 'own cached': 'cached blocks'};
 const seconds = () => performance.now() / 1000;
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
@@ -37,6 +39,7 @@ class App {
     this.changes = [];
     this.denied = new Map();    // scope -> why
     this.chosen = null;         // a sequence
+    this.unswept = 0;           // of these pages, those that have not been read since the state has changed
     this.map = new BlockMap({viewport: $('viewport'), canvas: $('map'), overlay: $('overlay'), spacer: $('spacer'),
       on: {hover: (i) => this.readOut(i), pick: (i) => this.showBlock(i)}});
     this.views = {};
@@ -110,6 +113,16 @@ class App {
     $('key-button').hidden = false;
     this.denied = scopesDenied(this.info.key);
     for (const button of document.querySelectorAll('button[data-scope]')) this.guard(button);
+  }
+
+  // seesAll: whether the key is told what belongs to others. If not, sequences and their blocks are its own, and sums are of all keys.
+  get seesAll() {
+    return !this.info.key || this.info.key.scopes.includes('admin');
+  }
+
+  // isCalm(ms): nothing has changed for so long, and the map was read since.
+  isCalm(ms) {
+    return this.unswept === 0 && seconds() - this.statsAt > ms / 1000;
   }
 
   // Another key than before: it may do other things. Before the page has begun it asks for /v1/info anyhow.
@@ -207,18 +220,23 @@ class App {
     this.map.ask();
   }
 
-  // How full a block is changes with each token, of which no event tells: pages with blocks that fill up are read again, by turns.
+  get sweepPages() {
+    return Math.ceil(this.live.count / SWEEP_BLOCKS);
+  }
+
+  // How full a block is changes with each token, of which no event tells: pages with blocks that fill up are read again, by turns. So are all
+  // pages with a key that is told no events of other keys. Each once since the state has changed.
   async sweep(signal) {
-    const pages = Math.ceil(this.live.count / SWEEP_BLOCKS);
-    let left = SWEEP_PAGES;
-    for (let tried = 0; tried < pages && left > 0; tried++) {
-      this.swept = ((this.swept ?? -1) + 1) % pages;
-      if (!this.live.partial(this.swept, SWEEP_BLOCKS)) continue;
+    let left = this.seesAll ? SWEEP_PAGES : FOREIGN_PAGES;
+    const most = left;
+    for (; this.unswept > 0 && left > 0; this.unswept--) {
+      this.swept = ((this.swept ?? -1) + 1) % this.sweepPages;
+      if (this.seesAll && !this.live.partial(this.swept, SWEEP_BLOCKS)) continue;
       left--;
       const query = {limit: SWEEP_BLOCKS, cursor: SWEEP_BLOCKS * this.swept || undefined, format: 'columns'};
       this.live.readPage(await this.api.json('/v1/blocks', {query, signal}), seconds());
     }
-    if (left < SWEEP_PAGES && this.stopped === null) this.map.ask();
+    if (left < most && this.stopped === null) this.map.ask();
   }
 
   // restart(tag): whether the daemon is another process than it was: its epochs begin anew.
@@ -321,11 +339,12 @@ class App {
           const stats = await answer.json();
           if (await this.restart(tag)) return;
           this.takeStats(stats);
-          if (this.hasEvents) await this.sweep(signal).catch((p) => this.mapProblem(p));
+          this.unswept = this.sweepPages;
         } else if (this.stats) {
           this.stepRate = 0;
           this.drawFigures();
         }
+        if (this.hasEvents) await this.sweep(signal).catch((p) => this.mapProblem(p));
         this.link('good', this.hasEvents === false ? 'connected, by polling' : 'connected');
       } catch (problem) {
         if (signal.aborted) return;
@@ -360,8 +379,11 @@ class App {
     const saved = pool.tokens_logical - pool.tokens_physical;
     const {bytes_read: bytes, seconds: took, roof_fraction: fraction} = scheduler.latest; // of the latest 1000 steps
     const runs = seconds() - this.steppedAt < IDLE_S && took > 0;
-    const figures = [
-      ['sequences', countText(sequences.count)],
+    const {counts} = this.live, all = scheduler.idle + scheduler.queued + scheduler.running + scheduler.swapped;
+    const own = this.seesAll ? [] : [['This key'], ['own sequences', countText(sequences.count)], ['own held', countText(counts[1] + counts[2])],
+      ['own shared', countText(counts[2])], ['own cached', countText(counts[3])], ['All keys']];
+    const figures = [...own,
+      ['sequences', countText(all)],
       ['queued', countText(scheduler.queued)],
       ['running', countText(scheduler.running)],
       ['swapped', countText(scheduler.swapped)],
@@ -374,8 +396,8 @@ class App {
       ['preemptions', countText(counters.preemptions)],
       ['pool used', `${(100 * (1 - pool.free / pool.blocks)).toFixed(1)} %`],
     ];
-    update($('figures'), figures, ([name]) => name, ([name]) => h('div', {}, h('span', {class: 'name'}, name), h('div', {class: 'value'})),
-      (e, [, value]) => setText(e.lastElementChild, value));
+    update($('figures'), figures, ([name]) => name, ([name, value]) => value === undefined ? h('h2', {}, name) : h('div', {}, h('span', {class: 'name'}, OWN_LABELS[name] ?? name), h('div', {class: 'value'})),
+      (e, [, value]) => { if (value !== undefined) setText(e.lastElementChild, value); });
   }
 
   // ---- drawing what changes often, a few times a second
@@ -398,12 +420,11 @@ class App {
 
   drawLegend() {
     const theme = this.map.theme, counts = this.shown.counts, mode = this.map.mode;
-    const items = mode === 'state' || mode === 'owner'
-      ? STATES.map((state, code) => ({key: state, colour: hexToRgb(PALETTES[theme].states[code]), label: STATE_LABELS[state], count: counts[code]}))
-        .filter((item) => mode === 'state' || !['held', 'shared'].includes(item.key))
-      : [{key: 'none', colour: hexToRgb(PALETTES[theme].none), label: 'free'}].filter(() => mode !== 'age')
-        .concat(legendOf(mode, theme, this.shown.blockSize).map(([colour, label]) => ({key: label, colour, label})));
-    if (mode === 'owner') items.push({key: 'other', colour: hexToRgb(PALETTES[theme].other), label: 'of another key'}, {key: 'hue', label: 'held: a hue a sequence'});
+    const of = (first, end) => STATES.slice(first, end).map((key, i) => ({key, colour: hexToRgb(PALETTES[theme].states[first + i]), label: STATE_LABELS[key], count: counts[first + i]}));
+    const items = mode === 'state' ? of(0, FOREIGN)
+      : mode === 'owner' ? [...of(0, 1), ...of(3, FOREIGN), {key: 'hue', label: 'held: a hue a sequence'}]
+        : [...mode === 'age' ? [] : of(0, 1), ...legendOf(mode, theme, this.shown.blockSize).map(([colour, label]) => ({key: label, colour, label}))];
+    if (!this.seesAll) items.push(...of(FOREIGN));
     items.push({key: 'framed', label: 'framed: chosen, pointed at, or just changed'});
     const unknown = counts.at(-1);
     if (unknown) items.push({key: 'unknown', colour: hexToRgb(PALETTES[theme].states.at(-1)), label: 'not read yet', count: unknown});
@@ -417,7 +438,7 @@ class App {
     this.changesDrawn = true;
     const latest = this.changes.slice(-CHANGES_SHOWN).reverse();
     fill($('changes'), latest.length ? latest.map((e) => h('li', {}, h('span', {class: 'when'}, e.epoch ?? ''), h('span', {}, e.text ?? changeText(e))))
-      : h('li', {class: 'dim'}, this.hasEvents === false ? 'This daemon tells no events.' : 'Nothing has changed since this page was opened.'));
+      : h('li', {class: 'dim'}, this.hasEvents === false ? 'This daemon tells no events.' : `Nothing ${this.seesAll ? '' : 'of this key '}has changed since this page was opened.`));
   }
 
   // ---- time
@@ -537,12 +558,11 @@ class App {
       return;
     }
     const s = this.shown, owner = s.owner[i], code = s.state[i];
-    const parts = [`block ${i}`, STATES[code] ?? 'not read yet'];
-    if (owner === OTHER) parts.push('of another key');
-    else parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${plural(s.blockSize, 'token')}`);
+    const parts = [`block ${i}`, owner === OTHER ? STATE_LABELS[STATES[code]] : STATES[code] ?? 'not read yet'];
+    if (owner !== OTHER) parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${plural(s.blockSize, 'token')}`);
     if (owner > 0) {
       const holders = this.views.sequences.holders().get(i);
-      parts.push(holders?.length > 1 ? `held by ${list(holders)}` : `owner ${owner}`);
+      parts.push(holders?.length > 1 ? `held by ${sequencesText(holders)}` : `owner ${owner}`);
     }
     setText($('readout'), parts.join(' · '));
   }

@@ -92,7 +92,8 @@ export class TourView {
     this.at = -1;        // the step that was done last
     this.lines = [];     // what the last step asked, for a shell
     this.sequences = []; // that it has made,
-    this.leases = [];    // likewise
+    this.leases = [];    // likewise, and how many blocks they have
+    this.leased = 0;
     this.why = null;     // why the last step is left out
   }
 
@@ -218,17 +219,19 @@ export class TourView {
     const two = await this.create({tokens, salt: `tour ${this.first}`});
     this.published = two.blocks;
     return {title: `Sequence ${two.id} began with ${plural(two.cached_tokens, 'token')} that were there already`, blocks: two.blocks,
-      text: [`It has nothing to do with sequence ${one.id}, but names the same token ids. Full blocks are published under the hash of their tokens, and whoever comes with the same beginning finds them: ${list(two.blocks)}.`,
+      text: [`It has nothing to do with sequence ${one.id}, but names the same token ids. Full blocks are published under the hash of their tokens, and whoever comes with the same beginning finds them: blocks ${list(two.blocks)}.`,
         'When nobody holds them any more they are not free but "cached", and stay until their room is needed.']};
   }
 
-  // leftOut(stats): why the pool cannot be filled; null: it can. Beside somebody else it is not, as attnctl tour has it: their calls would
-  // wait, and their sequences be swapped.
-  leftOut({pool, sequences, leases}) {
-    const others = Math.max(0, sequences.count - this.sequences.length), held = Math.max(0, leases - this.leases.length);
-    if (others + held > 0) {
-      const who = [others ? plural(others, 'other sequence') : '', held ? plural(held, 'lease') : ''].filter(Boolean).join(' and ');
-      return `it takes all free blocks for a moment, and there ${others + held > 1 ? 'are' : 'is'} ${who} in this daemon. Delete ${others + held > 1 ? 'them' : 'it'} to see it.`;
+  // leftOut(stats): why the pool cannot be filled; null: it can. Beside somebody else, of any key, it is not, as attnctl tour has it: their calls
+  // would wait, and their sequences be swapped.
+  leftOut({pool, scheduler, sequences, leases}) {
+    const all = scheduler.idle + scheduler.queued + scheduler.running + scheduler.swapped;
+    const others = Math.max(0, all - this.sequences.length), leased = Math.max(0, pool.leased - this.leased), n = others + leased;
+    if (n > 0) {
+      const who = [others ? plural(others, 'other sequence') : '', leased ? plural(leased, 'leased block') : ''].filter(Boolean).join(' and ');
+      const own = this.app.seesAll || sequences.count > this.sequences.length || leases > this.leases.length;
+      return `it takes all free blocks for a moment, and there ${n > 1 ? 'are' : 'is'} ${who} in this daemon${own ? `. Delete ${n > 1 ? 'them' : 'it'} to see it.` : ', of another key.'}`;
     }
     return (pool.free + pool.cached) / this.leaseBlocks > LEASES_MAX ? `the pool has ${countText(pool.blocks)} blocks, too many to fill for a tour.` : null;
   }
@@ -250,6 +253,7 @@ export class TourView {
     while (wanted > 0) {
       const blocks = Math.min(most, wanted), lease = await this.ask({path: '/v1/leases', method: 'POST', body: {blocks}});
       this.leases.push(lease.id);
+      this.leased += blocks;
       wanted -= blocks;
     }
     const after = await this.app.api.json('/stats', {query: {limit: 1}});
@@ -270,6 +274,7 @@ export class TourView {
       await this.ask({path: `/v1/leases/${this.leases.at(-1)}`, method: 'DELETE'}).catch(gone);
       this.leases.pop();
     }
+    this.leased = 0;
     while (this.sequences.length) {
       await this.ask({path: `/v1/sequences/${this.sequences.at(-1)}`, method: 'DELETE'}).catch(gone);
       this.sequences.pop();

@@ -7,7 +7,7 @@
 //     |                    |  scrollTop / cell is of its colour and nothing else: a test reads the map by it.
 //     +--------------------+
 //     | spacer             |                   Cursor, selection and flashes are drawn on the overlay.
-import {CELL_MAX, PALETTES, cellColour, cellKey, columnsOf, fitCell, gapOf, hexToRgb} from './pure.js';
+import {CELL_MAX, FOREIGN, PALETTES, cellColour, cellKey, columnsOf, fitCell, gapOf, hexToRgb} from './pure.js';
 import {context2d} from './dom.js';
 
 const FLASH_S = 1.2, FRAMES_NOTED = 1000;
@@ -43,7 +43,9 @@ export class BlockMap {
     canvas.addEventListener('wheel', (e) => this.wheel(e), {passive: false});
     canvas.addEventListener('keydown', (e) => this.key(e));
     canvas.addEventListener('blur', () => { this.cursor = -1; this.ask(); });
-    new ResizeObserver(() => this.layout()).observe(viewport);
+    // What lies around the viewport takes room from it or leaves it some.
+    const panel = viewport.parentElement, observer = new ResizeObserver(() => this.layout());
+    for (const e of [panel, ...panel.children]) observer.observe(e);
   }
 
   setStore(store) {
@@ -62,9 +64,10 @@ export class BlockMap {
     this.ask();
   }
 
-  // layout(): the size of cells, in pixels of the screen.
+  // layout(): the size of cells, in pixels of the screen. The viewport is no taller than all rows.
   layout() {
     if (!this.store) return;
+    this.viewport.style.maxHeight = '';
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(16, Math.floor(this.viewport.clientWidth * ratio)), height = Math.max(16, Math.floor(this.viewport.clientHeight * ratio));
     const fit = fitCell(this.store.count, width, height, Math.round(CELL_MAX * Math.max(1, ratio)));
@@ -77,6 +80,7 @@ export class BlockMap {
     this.marks = context2d(this.overlay, this.width, this.height);
     this.image = this.context.createImageData(this.width, this.height);
     this.pixels = new Uint32Array(this.image.data.buffer);
+    this.viewport.style.maxHeight = `${Math.ceil(this.rows * this.cell / ratio)}px`;
     this.spacer.style.height = `${Math.max(0, (this.rows * this.cell - this.height) / ratio)}px`;
     Object.assign(this.canvas.dataset, {cell: this.cell, columns: this.columns});
     this.store.allDirty = true;
@@ -240,7 +244,7 @@ export class BlockMap {
     for (let dy = 0; dy < rows; dy++) pixels.fill(colour, (y + dy) * width + x, (y + dy) * width + x + size);
     if (cell < DETAIL_CELL || rows < size) return;
     if (cell >= NAME_CELL) this.paintNumber(x + 4, y + 4, i, cell >= 72 ? 2 : 1, store.state[i] === 0 ? pack(GREY) : ink);
-    if (store.state[i] === 0 || store.state[i] >= PALETTES.light.states.length - 1) return;
+    if (store.state[i] === 0 || store.state[i] >= FOREIGN) return;
     this.paintRefs(x, y, size, i, ink);
     if (store.fill[i] >= store.blockSize && cell < NAME_CELL) return; // a bar in every full cell would be noise
     const level = Math.round((size - 4) * Math.min(1, store.fill[i] / store.blockSize)), bar = Math.max(1, Math.round(cell / 12));

@@ -2,7 +2,7 @@
 // observe.js - what waits and why, the latest steps, the prefix cache, the life of a block, and what is checked.
 import {$, context2d, fill, h, setText, swatch, update} from './dom.js';
 import {Problem} from './api.js';
-import {OTHER, changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, waitText} from './pure.js';
+import {OTHER, changeText, countText, figureText, hexToRgb, hslToRgb, hueOf, list, plural, secondsText, sequencesText, waitText} from './pure.js';
 
 // ---- why does it wait -------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ export class WaitingView {
 
   draw1(e, w) {
     const [head, why, bar, sum] = e.children;
-    setText(head.firstElementChild, [w.kind === 'workload' && w.workload ? `workload ${w.workload}` : w.kind, w.sequences?.length ? `of sequence ${list(w.sequences)}` : '', w.kind !== 'workload' && w.workload ? `workload ${w.workload}` : '', w.request ? `request ${w.request}` : '', w.owner ?? '']
+    setText(head.firstElementChild, [w.kind === 'workload' && w.workload ? `workload ${w.workload}` : w.kind, w.sequences?.length ? `of ${sequencesText(w.sequences)}` : '', w.kind !== 'workload' && w.workload ? `workload ${w.workload}` : '', w.request ? `request ${w.request}` : '', w.owner ?? '']
       .filter(Boolean).join(' · '));
     setText(head.lastElementChild, `for ${secondsText(w.since_s)}${w.estimate_s === null || w.estimate_s === undefined ? '' : `, about ${secondsText(w.estimate_s)} more`}`);
     setText(why, waitText(w));
@@ -127,7 +127,7 @@ export class StepsView {
   draw() {
     if (this.app.tab !== 'steps') return;
     const {steps} = this, n = steps.length, latest = steps[this.chosen ?? n - 1];
-    setText($('steps-sum'), n > 1 ? `Steps ${countText(steps[0].step)} to ${countText(steps[n - 1].step)}` : n ? `Step ${countText(steps[0].step)}` : 'No step yet. Start a workload.');
+    setText($('steps-sum'), n > 1 ? `Steps ${countText(steps[0].step)} to ${countText(steps[n - 1].step)}${this.app.seesAll ? '' : ', of all keys'}` : n ? `Step ${countText(steps[0].step)}` : 'No step yet. Start a workload.');
     update($('step-table').tBodies[0], latest ? FACTS : [], ([name]) => name, ([, label]) => h('tr', {}, h('th', {scope: 'row'}, label), h('td', {})), (e, [name]) => setText(e.lastElementChild, figureText(latest[name])));
     $('steps').hidden = n === 0;
     if (n) this.paint();
@@ -309,6 +309,8 @@ export class BlockView {
 
 // ---- invariants, audit, self-test -------------------------------------------------------------------------
 
+const LATE_MS = 3000; // a map that disagrees for so long is wrong
+
 export class ChecksView {
   constructor(app) {
     this.app = app;
@@ -349,19 +351,23 @@ export class ChecksView {
 
   // What the figures alone show to hold. The audit looks at everything.
   lights() {
-    const {pool, sequences} = this.app.stats, {live} = this.app, sum = pool.free + pool.held + pool.cached + pool.fenced;
-    const foreign = live.owner.includes(OTHER); // of other keys' blocks it is not told how many share them
-    const unknown = live.counts.at(-1), held = live.counts[1] + live.counts[2], agrees = held === pool.held && (foreign || live.counts[2] === pool.shared) && live.counts[3] === pool.cached;
+    const {pool, sequences} = this.app.stats, {counts} = this.app.live, {seesAll} = this.app, sum = pool.free + pool.held + pool.cached + pool.fenced;
+    // Of other keys' blocks it is not told how many references they have, nor that they are fenced.
+    const [, one, shared, own, fenced, other, others] = counts, held = one + shared + other, cached = own + others, unknown = counts.at(-1);
+    const agrees = cached === pool.cached && (seesAll ? held === pool.held && shared === pool.shared : held + fenced === pool.held + pool.fenced);
     if (agrees || unknown) this.disagreedSince = null;
     else this.disagreedSince ??= performance.now();
-    const late = this.disagreedSince !== null && performance.now() - this.disagreedSince > 3000;
+    const late = this.disagreedSince !== null && performance.now() - this.disagreedSince > LATE_MS && (seesAll || this.app.isCalm(LATE_MS));
+    const whose = seesAll ? '' : ', of all keys';
+    const map = seesAll ? `${countText(held)} held, ${countText(shared)} of them shared, ${countText(cached)} cached`
+      : `${countText(held)} held, ${countText(other)} of them of other keys; ${countText(cached)} cached, ${countText(others)} of them of other keys`;
     return [
-      ['ready', this.ready === 'ready' ? 'good' : 'bad', 'The daemon takes requests', this.ready ?? 'asking'],
-      ['sum', sum === pool.blocks ? 'good' : 'bad', 'Every block is in one state', `${countText(pool.free)} free + ${countText(pool.held)} held + ${countText(pool.cached)} cached + ${countText(pool.fenced)} fenced = ${countText(sum)} of ${countText(pool.blocks)}`],
+      ['ready', this.ready === 'ready' ? 'good' : this.ready ? 'bad' : '', 'The daemon takes requests', this.ready ?? 'asking'],
+      ['sum', sum === pool.blocks ? 'good' : 'bad', 'Every block is in one state', `${countText(pool.free)} free + ${countText(pool.held)} held + ${countText(pool.cached)} cached + ${countText(pool.fenced)} fenced = ${countText(sum)} of ${countText(pool.blocks)}${whose}`],
       ['tokens', pool.tokens_physical <= pool.tokens_logical && pool.tokens_physical <= pool.held * pool.block_size ? 'good' : 'bad', 'Stored tokens fit the held blocks',
-        `${plural(pool.tokens_logical, 'token')} of ${foreign ? 'all keys' : plural(sequences.count, 'sequence')} in ${plural(pool.tokens_physical, 'slot')} of ${countText(pool.held * pool.block_size)}`],
+        `${plural(pool.tokens_logical, 'token')} of ${seesAll ? plural(sequences.count, 'sequence') : 'all keys'} in ${plural(pool.tokens_physical, 'slot')} of ${countText(pool.held * pool.block_size)}`],
       ['map', unknown ? '' : agrees ? 'good' : late ? 'bad' : 'warn', 'The map agrees with the figures',
-        unknown ? `${plural(unknown, 'block')} not read` : `${countText(held)} held, ${foreign ? "other keys' among them" : `${countText(live.counts[2])} of them shared`}, ${countText(live.counts[3])} cached${agrees ? '' : late ? '' : ', figures on their way'}`],
+        unknown ? `${plural(unknown, 'block')} not read` : `${map}${agrees || late ? '' : ', figures on their way'}`],
       ['audit', this.results.audit?.lamp ?? '', 'Audit of tables, counts and indices', this.results.audit?.text ?? 'not run from here yet'],
       ['selftest', this.results.selftest?.lamp ?? '', 'Self-test of the kernels', this.results.selftest?.text ?? 'not run from here yet'],
     ];

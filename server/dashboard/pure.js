@@ -70,17 +70,19 @@ export function zerosBody({sequence, tokens, geometry}) {
 
 // ---- states of blocks -------------------------------------------------------------------------------------
 
-// What a cell may show, in the order of its code; UNKNOWN: not read yet.
-export const STATES = ['free', 'held', 'shared', 'cached', 'fenced'];
-export const UNKNOWN = STATES.length;
+// What a cell may show, in the order of its code; from FOREIGN on: of another key, of which no more is told; UNKNOWN: not read yet.
+export const STATES = ['free', 'held', 'shared', 'cached', 'fenced', 'other', 'other-cached'];
+export const FOREIGN = STATES.indexOf('other'), UNKNOWN = STATES.length;
 // What a legend calls them. In the API, and in /stats, "held" counts the shared ones, too.
-export const STATE_LABELS = {...Object.fromEntries(STATES.map((s) => [s, s])), held: 'held by one'};
+export const STATE_LABELS = {...Object.fromEntries(STATES.map((s) => [s, s])), held: 'held by one', other: 'of another key', 'other-cached': 'of another key, cached'};
 export const OTHER = -1; // the owner of a block of another key
 
-// stateCode('held', 3) = 2: a held block with several references is shown as shared.
-export function stateCode(state, refs) {
+// stateCode('held', 3, owner) = 2: a held block with several references is shown as shared.
+export function stateCode(state, refs, owner) {
   const code = STATES.indexOf(state);
-  return code < 0 ? UNKNOWN : state === 'held' && refs > 1 ? STATES.indexOf('shared') : code;
+  if (code < 0) return UNKNOWN;
+  if (owner === OTHER) return state === 'cached' ? FOREIGN + 1 : FOREIGN;
+  return state === 'held' && refs > 1 ? STATES.indexOf('shared') : code;
 }
 
 // The blocks of the pool as arrays, and which of them have changed since they were painted.
@@ -127,7 +129,7 @@ export class BlockStore {
     const owners = page.owner ?? [];
     for (let k = 0; k < page.block.length; k++) { // of other keys' blocks neither references nor fill are told
       const owner = owners[k] === 'other' ? OTHER : owners[k] ?? 0, refs = page.refs[k] ?? 0;
-      this.put(page.block[k], page.epoch, stateCode(page.state[k], refs), refs, page.fill[k] ?? 0, owner, now);
+      this.put(page.block[k], page.epoch, stateCode(page.state[k], refs, owner), refs, page.fill[k] ?? 0, owner, now);
     }
     this.at = Math.max(this.at, page.epoch);
   }
@@ -141,7 +143,7 @@ export class BlockStore {
     if (state === undefined) return false;
     const owner = event.owner === 'other' ? OTHER
       : state === 'held' ? event.owner ?? event.sequence ?? this.owner[block] : 0;
-    this.put(block, epoch, stateCode(state, refs ?? 0), refs ?? 0, fill ?? this.fill[block], owner, now);
+    this.put(block, epoch, stateCode(state, refs ?? 0, owner), refs ?? 0, fill ?? this.fill[block], owner, now);
     return true;
   }
 
@@ -163,8 +165,8 @@ export class BlockStore {
 
 // The same for light and dark where they can be; blue, orange, green and violet are told apart by most who confuse colours.
 export const PALETTES = {
-  light: {states: ['#dfe4eb', '#2f7fd0', '#e8940a', '#2f9e77', '#b566a4', '#f4f6f8'], ink: '#101820', none: '#dfe4eb', other: '#8b97a6'},
-  dark: {states: ['#232d39', '#3f93e6', '#f2ab32', '#2fae86', '#cf82bf', '#151b23'], ink: '#f4f7fa', none: '#232d39', other: '#7f8b9a'},
+  light: {states: ['#dfe4eb', '#2f7fd0', '#e8940a', '#2f9e77', '#b566a4', '#8490a0', '#b4bdc9', '#f4f6f8'], ink: '#101820'},
+  dark: {states: ['#232d39', '#3f93e6', '#f2ab32', '#2fae86', '#cf82bf', '#8a96a5', '#515d6b', '#151b23'], ink: '#f4f7fa'},
 };
 // Few references to many; an empty block to a full one; new to old.
 const RAMPS = {
@@ -202,27 +204,27 @@ export function ageStep(seconds) {
 // cellColour(store, i, mode, theme, now): [r, g, b] of a cell.
 export function cellColour(store, i, mode, theme, now) {
   const palette = PALETTES[theme], code = store.state[i];
-  if (mode === 'state' || code === UNKNOWN) return hexToRgb(palette.states[code]);
+  if (mode === 'state' || code >= FOREIGN) return hexToRgb(palette.states[code]);
   if (mode === 'age') return mix(RAMPS[theme].age, ageStep(now - store.touched[i]) / (AGE_STEPS - 1));
-  if (code === 0) return hexToRgb(palette.none);
+  if (code === 0) return hexToRgb(palette.states[code]);
   if (mode === 'refs') return mix(RAMPS[theme].refs, Math.min(store.refs[i], REFS_STEPS) / REFS_STEPS);
   if (mode === 'fill') return mix(RAMPS[theme].fill, Math.min(1, store.fill[i] / store.blockSize));
   const owner = store.owner[i];
-  if (owner === OTHER || owner === 0) return hexToRgb(owner === OTHER ? palette.other : palette.states[code]);
+  if (owner === 0) return hexToRgb(palette.states[code]);
   return hslToRgb(hueOf(owner), 0.62, theme === 'dark' ? 0.6 : 0.48);
 }
 
 // cellKey(store, i, mode, now): a number; cells with the same one have the same colour.
 export function cellKey(store, i, mode, now) {
   const code = store.state[i];
-  if (mode === 'state' || code === UNKNOWN) return code;
+  if (mode === 'state' || code >= FOREIGN) return code;
   const first = UNKNOWN + 1; // behind the codes
   if (mode === 'age') return first + ageStep(now - store.touched[i]);
   if (code === 0) return 0;
   if (mode === 'refs') return first + Math.min(store.refs[i], REFS_STEPS);
   if (mode === 'fill') return first + Math.min(store.fill[i], store.blockSize);
   const owner = store.owner[i];
-  return owner === OTHER ? OTHER : owner === 0 ? code : first + owner;
+  return owner === 0 ? code : first + owner;
 }
 
 // legendOf(mode, theme, blockSize): [[[r, g, b], label], ...] of a mode other than state.
@@ -253,9 +255,12 @@ export function columnsOf(width, cell) {
   return all > 8 ? all - all % 8 : all;
 }
 
-// fitCell(count, width, height, max): the largest whole-pixel cell at which `count` cells fit, at least 2.
+// fitCell(count, width, height, max): the largest whole-pixel cell at which `count` cells fit, eight in a row if there are so many; at least 2.
 export function fitCell(count, width, height, max = CELL_MAX) {
-  for (let cell = max; cell > 2; cell--) if (Math.ceil(count / columnsOf(width, cell)) * cell <= height) return cell;
+  for (let cell = max; cell > 2; cell--) {
+    const columns = columnsOf(width, cell);
+    if (columns >= Math.min(8, count) && Math.ceil(count / columns) * cell <= height) return cell;
+  }
   return 2;
 }
 
@@ -300,6 +305,11 @@ export function rangesText(blocks, most = 4) {
   }
   return list(parts, most);
 }
+
+// blocksText([0, 1]) = "blocks 0, 1"
+export const blocksText = (blocks, most) => `${blocks.length === 1 ? 'block' : 'blocks'} ${rangesText(blocks, most)}`;
+// sequencesText([4]) = "sequence 4"
+export const sequencesText = (ids, most) => `${ids.length === 1 ? 'sequence' : 'sequences'} ${list(ids, most)}`;
 
 // forkTree(sequences): the tables as a tree in which what several begin with is there once.
 //
@@ -413,7 +423,7 @@ export function changeText(e) {
     case 'taken': return `${block} taken${of}`;
     case 'shared': return `${block} shared: ${plural(e.refs, 'reference')}`;
     case 'unshared': return `${block} has ${plural(e.refs, 'reference')} left`;
-    case 'copied': return `block ${e.from} copied to ${e.block}${of}, which wrote to it while it was shared`;
+    case 'copied': return `block ${e.from} copied to block ${e.block}${of}, which wrote to it while it was shared`;
     case 'published': return `${block} published: prompts that begin alike find it`;
     case 'evicted': return `${block} evicted from the prefix cache`;
     case 'unpublished': return `${block} no longer published: its holder writes to it`;
@@ -423,7 +433,7 @@ export function changeText(e) {
     case 'swapped_in': return `${block} swapped in from host memory`;
     case 'freed': return `${block} given back`;
     case 'created': return `${who} created`;
-    case 'forked': return `${who} forked from ${e.parent}${e.blocks === undefined ? '' : `: ${plural(e.blocks, 'block')} shared`}`;
+    case 'forked': return `${who} forked from sequence ${e.parent}${e.blocks === undefined ? '' : `: ${plural(e.blocks, 'block')} shared`}`;
     case 'truncated': return `${who} cut to ${plural(e.length, 'token')}`;
     case 'ended': return `${who} ended${e.reason ? ` (${e.reason})` : ''}`;
     default: return String(e.change ?? 'changed');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sequences.js - sequences with their tables, and the fork tree.
 import {$, context2d, fill, h, setText, update} from './dom.js';
-import {PALETTES, bytesText, countText, forkTree, holdersOf, list, plural, rangesText, secondsText, tiesOf, zerosBody, zerosLine} from './pure.js';
+import {PALETTES, blocksText, bytesText, countText, forkTree, holdersOf, list, plural, secondsText, sequencesText, tiesOf, zerosBody, zerosLine} from './pure.js';
 
 const LIMIT = 200, ROWS_SHOWN = 100;
 const TABLE_CELL = 12, NAMED_CELL = 30, TABLE_ROWS_MAX = 4, TIES_SHOWN = 3;
@@ -118,7 +118,7 @@ export class SequencesView {
     canvas.setAttribute('aria-label', s.blocks.length ? `Blocks in token order: ${list(s.blocks, 12)}` : 'No blocks in the pool');
     if (this.seen.has(row)) this.drawTable(canvas, s);
     const groups = tiesOf(s, this.holders());
-    setText(ties, (groups.length ? 'shares ' : '') + groups.slice(0, TIES_SHOWN).map((t) => `${rangesText(t.blocks)} with ${list(t.ids)}`).join('; ') + (groups.length > TIES_SHOWN ? '; …' : ''));
+    setText(ties, (groups.length ? 'shares ' : '') + groups.slice(0, TIES_SHOWN).map((t) => `${blocksText(t.blocks)} with ${sequencesText(t.ids)}`).join('; ') + (groups.length > TIES_SHOWN ? '; …' : ''));
   }
 
   // Cells in token order: of the colour that the map has for them, with a bar below what somebody else holds too.
@@ -189,7 +189,7 @@ export class SequencesView {
     }
     const shared = s.blocks.filter((b) => (this.holders().get(b)?.length ?? 0) > 1);
     const others = [...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id);
-    setText(box.firstChild.lastChild, (shared.length ? ` shares ${rangesText(shared)} with ${list(others)}.` : ' shares no block with another one that is listed.')
+    setText(box.firstChild.lastChild, (shared.length ? ` shares ${blocksText(shared)} with ${sequencesText(others)}.` : ' shares no block with another one that is listed.')
       + (s.workload ? ` ${drivenText(s)}` : ''));
   }
 
@@ -226,7 +226,7 @@ export class SequencesView {
 
 // ---- the fork tree --------------------------------------------------------------------------------------
 
-const ROW = 22, CELL = 12, NAMED = 30, LEFT = 64;
+const ROW = 22, CELL = 12, NAMED = 30, LEFT = 64, NOTE = 100; // pixels; NOTE: of "as sequence 7"
 
 export class TreeView {
   constructor(app) {
@@ -261,7 +261,7 @@ export class TreeView {
     const node = this.tree.nodes[at];
     this.app.map.mark(node?.blocks ?? []);
     setText($('tree-readout'), !node ? 'A run of blocks is drawn once, however many sequences hold it. Point at one.'
-      : `${plural(node.blocks.length, 'block')} (${list(node.blocks)}) held by ${node.ids.length > 1 ? 'sequences' : 'sequence'} ${list(node.ids, 10)}`);
+      : `${plural(node.blocks.length, 'block')} (${list(node.blocks)}) held by ${sequencesText(node.ids, 10)}`);
     this.paint();
   }
 
@@ -280,7 +280,9 @@ export class TreeView {
     const {nodes, rows, columns} = this.tree, canvas = $('tree'), k = ratio(), size = this.cellSize;
     canvas.hidden = !rows.length;
     if (!rows.length) return;
-    const c = context2d(canvas, Math.round((LEFT + columns * size + 8) * k), Math.round(rows.length * ROW * k)), style = getComputedStyle(document.documentElement);
+    // Where a table ends with a run that is drawn in the row of another one, which is said then.
+    const ends = rows.map((id) => nodes.findLast((n) => n.ids.includes(id))), notes = ends.map((last, row) => last.row === row ? 0 : last.from * size + NOTE);
+    const c = context2d(canvas, Math.round((LEFT + Math.max(columns * size + 8, ...notes)) * k), Math.round(rows.length * ROW * k)), style = getComputedStyle(document.documentElement);
     const theme = this.app.map.theme, palette = PALETTES[theme], gap = size > 4 ? 1 : 0, high = size === NAMED ? 18 : 12;
     c.setTransform(k, 0, 0, k, 0, 0);
     c.clearRect(0, 0, canvas.width, canvas.height);
@@ -290,10 +292,9 @@ export class TreeView {
       c.fillStyle = id === this.app.chosen ? style.getPropertyValue('--strong') : style.getPropertyValue('--ink');
       c.textAlign = 'left';
       c.fillText(String(id), 2, row * ROW + ROW / 2, LEFT - 10);
-      const last = nodes.findLast((n) => n.ids.includes(id)); // it ends with a run that is drawn in the row of another one
-      if (last.row === row) return;
+      if (!notes[row]) return;
       c.fillStyle = style.getPropertyValue('--dim');
-      c.fillText(`as ${rows[last.row]}`, LEFT + last.from * size, row * ROW + ROW / 2);
+      c.fillText(`as sequence ${rows[ends[row].row]}`, LEFT + ends[row].from * size, row * ROW + ROW / 2);
     });
     c.strokeStyle = style.getPropertyValue('--dim');
     c.lineWidth = 1;

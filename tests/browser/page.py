@@ -181,7 +181,8 @@ class Page:
         return eventually(condition, what)
 
     def loaded(self):
-        return self.until(lambda: self.script("return document.getElementById('map').dataset.loaded"), "the map is read")
+        self.until(lambda: self.script("return document.getElementById('map').dataset.loaded"), "the map is read")
+        self.settle()
 
     def states(self):
         """State names of the cells in view, by their pixels and the legend's."""

@@ -53,6 +53,19 @@ test('owners of other keys are not told', () => {
   const s = new pure.BlockStore(1, 16);
   s.readPage({epoch: 1, block: [0], state: ['held'], refs: [1], fill: [0], owner: ['other']}, 0);
   assert.equal(s.owner[0], pure.OTHER);
+  assert.equal(pure.STATES[s.state[0]], 'other');
+  s.readPage({epoch: 2, block: [0], state: ['cached'], refs: [null], fill: [null], owner: ['other']}, 0);
+  assert.equal(pure.STATES[s.state[0]], 'other-cached');
+  for (const theme of ['light', 'dark']) {
+    const colours = new Set(['state', 'refs', 'owner', 'age', 'fill'].map((mode) => pure.cellColour(s, 0, mode, theme, 0).join()));
+    assert.equal(colours.size, 1, 'theirs is the same colour in every colouring');
+  }
+  assert.equal(s.partial(0, 1), false);
+});
+
+test('blocks and sequences are named as what they are', () => {
+  assert.deepEqual([pure.blocksText([0]), pure.blocksText([0, 1, 2, 5]), pure.sequencesText([4]), pure.sequencesText([4, 5])],
+    ['block 0', 'blocks 0–2 and 5', 'sequence 4', 'sequences 4 and 5']);
 });
 
 test('colours of states differ from each other, in light and dark, and so do steps of fill', () => {
@@ -81,6 +94,7 @@ test('cells fit, and rows have multiples of eight', () => {
   for (const [count, width, height] of [[64, 1100, 500], [4096, 360, 300], [100000, 1100, 700], [1, 20, 20], [4096, 1100, 700]]) {
     const cell = pure.fitCell(count, width, height), columns = pure.columnsOf(width, cell);
     assert.ok(columns * cell <= width && (columns <= 8 || columns % 8 === 0), `${count}: ${columns} of ${cell}`);
+    assert.ok(columns >= Math.min(8, count) || cell === 2, `${count} in ${width}: ${columns} in a row`);
     assert.ok(cell === 2 || Math.ceil(count / columns) * cell <= height, `${count}: ${cell}`);
   }
 });
@@ -141,7 +155,7 @@ test('zeros as safetensors', () => {
 test('words', () => {
   assert.deepEqual([pure.bytesText(0), pure.bytesText(1536), pure.bytesText(256 * 2 ** 20)], ['0 B', '1.5 KiB', '256 MiB']);
   assert.deepEqual([pure.plural(1, 'block'), pure.plural(2, 'block'), pure.list([1, 2, 3]), pure.list([1], 6), pure.list([1, 2, 3, 4], 2)], ['1 block', '2 blocks', '1, 2 and 3', '1', '1, 2 and 2 more']);
-  assert.equal(pure.changeText({change: 'copied', block: 9, from: 3, sequence: 8}), 'block 3 copied to 9 by sequence 8, which wrote to it while it was shared');
+  assert.equal(pure.changeText({change: 'copied', block: 9, from: 3, sequence: 8}), 'block 3 copied to block 9 by sequence 8, which wrote to it while it was shared');
   assert.equal(pure.waitText({needed: 12, free: 3, reclaimable: 0, behind: {kind: 'workload', id: 4}}), 'needs 12 blocks; 3 free, 0 can be reclaimed; behind workload 4');
   assert.equal(pure.scopeLacked({status: 403, detail: 'the key "eve lacks the scope x" lacks the scope infer'}), 'infer');
   assert.equal(pure.scopeLacked({status: 403, detail: 'no'}), null);

@@ -76,6 +76,6 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
         expect(f"which is shown: {want}", True, page.script("return !document.getElementById(arguments[0]).hidden", want.replace("tab-", "view-")))
     page.script("document.getElementById('map').focus()")
     page.id("map").send_keys("\ue011\ue007")  # Home, Enter
-    expect("Enter on a cell shows its life", "block 0 · shared · 3 references · 4 of 4 tokens · held by 1, 2 and 3", page.text("block-sum"))
+    expect("Enter on a cell shows its life", "block 0 · shared · 3 references · 4 of 4 tokens · held by sequences 1, 2 and 3", page.text("block-sum"))
     expect("the browser has nothing to complain of", [], page.complaints())
 finish()

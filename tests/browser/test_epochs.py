@@ -51,7 +51,7 @@ with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=64") as 
     mark("a fork")
     daemon.append(children[0], 1)
     eventually(lambda: page.states()[:4] == ["shared", "shared", "shared", "held"], "a copy on write appears by events")
-    eventually(lambda: f"block 2 copied to 3 by sequence {children[0]}, which wrote to it while it was shared" in page.text("changes"), "the change is told in words")
+    eventually(lambda: f"block 2 copied to block 3 by sequence {children[0]}, which wrote to it while it was shared" in page.text("changes"), "the change is told in words")
     mark("a copy on write")
     daemon.curl(f"/v1/sequences/{children[1]}", "-X", "DELETE")
     mark("a deletion")

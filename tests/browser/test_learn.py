@@ -112,7 +112,7 @@ with Daemon() as daemon, Page(daemon.url) as page:
     page.script("document.getElementById('curl-dialog').close()")
     made = json.loads(subprocess.run(["sh", "-c", line], check=True, capture_output=True, text=True).stdout)["sequences"][0]
     expect("the copied line forks it", 2, made["length"])
-    eventually(lambda: f"shares {made['blocks'][0]} with {made['id']}" in page.text("sequence-list"), "the page says what they share")
+    eventually(lambda: f"shares block {made['blocks'][0]} with sequence {made['id']}" in page.text("sequence-list"), "the page says what they share")
     page.tab("tree")
     eventually(lambda: "sharing saves 1 block" in page.text("tree-sum"), "the tree says what that saves")
     expect("the browser has nothing to complain of", [], page.complaints())

@@ -38,7 +38,7 @@ with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=16") as 
 
     # references and fill, by what is said of a cell
     page.script("document.getElementById('map').focus()")
-    for name, keys, said in (("a cell says what it is", "\ue011", "block 0 · shared · 3 references · 4 of 4 tokens · held by 1, 2 and 3"),  # Home
+    for name, keys, said in (("a cell says what it is", "\ue011", "block 0 · shared · 3 references · 4 of 4 tokens · held by sequences 1, 2 and 3"),  # Home
                              ("so does another one", "\ue011\ue014\ue014", "block 2 · held · 1 reference · 3 of 4 tokens · owner 2")):  # right, right
         eventually(lambda: page.id("map").send_keys(keys) or page.text("readout") == said, name)  # holders and fill come with the next poll
         expect(name, said, page.text("readout"))
@@ -54,6 +54,18 @@ with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=16") as 
             page.click(button)
             eventually(lambda: page.states() == told(daemon)[:len(page.states())], f"the map at {width} pixels, after {button}")
         expect(f"at {width} pixels it is the same map, zoomed too", told(daemon), page.states())
+    cell = lambda: int(page.script("return document.getElementById('map').dataset.cell"))
+    page.resize(1000, 460)
+    eventually(lambda: cell() < 40, "a low window has small cells")
+    page.resize(1000, 900)
+    eventually(lambda: cell() >= 40, "which grow with it")
+    expect("what is below the map is beside it (bug: an empty hole)", True,
+           page.script("const at = (id) => document.getElementById(id).getBoundingClientRect(); return at('readout').top - at('map').bottom < 3"))
+    page.resize(380, 900)
+    page.settle()
+    expect("a narrow map has rows of eight", "8", page.script("return document.getElementById('map').dataset.columns"))
+    page.resize(1000, 900)
+    page.settle()
     for mode in ("refs", "fill", "owner", "age", "state"):
         page.script("document.querySelector(`input[value=${arguments[0]}]`).click()", mode)
         page.settle()
