@@ -59,14 +59,14 @@ static bool read_rows(const struct command *c, const struct model *m, struct row
     const char *k = command_option(c, "k"), *v = command_option(c, "v"), *ids = command_option(c, "tokens");
     size_t count_v = 0;
     uint64_t count = 1;
-    if ((k != NULL) != (v != NULL) || (k && (command_option(c, "count") || command_option(c, "seed")))) {
+    bool counted = c->argc == 2 || command_option(c, "count");
+    if ((k != NULL) != (v != NULL) || (k && (counted || command_option(c, "seed")))) {
         command_usage("append wants --k and --v, or --count and --seed for generated numbers");
         return false;
     }
-    if (!command_integer(c, "count", 1, TOKENS_MOST, &count) ||
-        !command_integer(c, "seed", 0, UINT64_MAX, &rows->seed))
+    if (!command_count(c, TOKENS_MOST, &count) || !command_integer(c, "seed", 0, UINT64_MAX, &rows->seed))
         return false;
-    for (const char *s = ids && !k && !command_option(c, "count") ? ids : ""; *s; s++)
+    for (const char *s = ids && !k && !counted ? ids : ""; *s; s++)
         count += *s == ','; /* so many tokens as ids */
     rows->count = count;
     if (k && (!(rows->k = tensors_parse_rows("k", k, m->kv_heads, m->head_dim, &rows->count)) ||
@@ -273,7 +273,7 @@ static int attend(const struct command *c)
 }
 
 static const struct command_verb append_verbs[] = {
-    {"", "ID --k ROWS --v ROWS [OPTION]...", 1, 1, "tokens with these numbers, the same at every layer",
+    {"", "ID --k ROWS --v ROWS [OPTION]...", 1, 2, "tokens with these numbers, the same at every layer",
      append},
     {"", "ID [--count N] [--seed N] [OPTION]...", 1, 1, "tokens with generated numbers", append},
     {0}};

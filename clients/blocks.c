@@ -18,11 +18,13 @@ struct map {
     double first, first_before, epoch;
 };
 
-/* One character for a block: '.' free, 'c' cached, 'f' fenced, and held: its references, '+' for more than 9. */
+/* One character for a block: '.' free, 'c' cached, 'f' fenced, and held: its references, '+' for more than 9, 'x' by another key. */
 static char block_mark(const cJSON *block)
 {
     const char *state = answer_text(block, "state");
     double refs = answer_number(block, "refs");
+    if (strcmp(state, "held") == 0 && strcmp(answer_text(block, "owner"), "other") == 0)
+        return 'x';
     if (strcmp(state, "held") == 0)
         return refs > 9 ? '+' : (char)('0' + (int)refs);
     return strcmp(state, "free") == 0 ? '.' : state[0];
@@ -33,8 +35,8 @@ static enum screen_style style_of(char mark)
     static const struct {
         char mark;
         enum screen_style style;
-    } styles[] = {{'.', SCREEN_DIM},   {'c', SCREEN_BLUE}, {'f', SCREEN_RED},
-                  {'1', SCREEN_GREEN}, {'2', SCREEN_CYAN}, {'+', SCREEN_MAGENTA}};
+    } styles[] = {{'.', SCREEN_DIM},  {'c', SCREEN_BLUE},    {'f', SCREEN_RED}, {'1', SCREEN_GREEN},
+                  {'2', SCREEN_CYAN}, {'+', SCREEN_MAGENTA}, {'x', SCREEN_DIM}};
     for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
         if (styles[i].mark == mark)
             return styles[i].style;
@@ -108,19 +110,29 @@ static void draw_line(struct screen *s, const struct map *m, size_t at)
     screen_line(s, "%8.0f  %s", m->first + (double)at, line);
 }
 
-static void draw_legend(struct screen *s)
+/* What the marks are: those of other keys where there are some. */
+static void draw_legend(struct screen *s, const struct map *m)
 {
     static const struct {
         char mark;
         const char *text;
-    } parts[] = {
-        {'.', ". free"},   {'1', "1"},       {'2', "2"}, {'3', "3-9"}, {'+', "+ held by so many sequences"},
-        {'c', "c cached"}, {'f', "f fenced"}};
+    } parts[] = {{'.', ". free"},
+                 {'1', "1"},
+                 {'2', "2"},
+                 {'3', "3-9"},
+                 {'+', "+ held by so many sequences"},
+                 {'c', "c cached"},
+                 {'f', "f fenced"},
+                 {'x', "x another key's"}};
     char line[512], *end = line;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        end += snprintf(end, (size_t)(line + sizeof line - end), "%s%s%s%s",
-                        screen_style(s, style_of(parts[i].mark)), parts[i].text,
-                        screen_style(s, SCREEN_PLAIN), i >= 1 && i <= 3 ? " " : "   ");
+    size_t count = sizeof parts / sizeof parts[0] - (m->count && memchr(m->marks, 'x', m->count) ? 0 : 1);
+    for (size_t i = 0; i < count; i++)
+        end +=
+            snprintf(end, (size_t)(line + sizeof line - end), "%s%s%s%s",
+                     i == 0             ? ""
+                     : i >= 2 && i <= 4 ? " "
+                                        : "  ",
+                     screen_style(s, style_of(parts[i].mark)), parts[i].text, screen_style(s, SCREEN_PLAIN));
     screen_line(s, "%s", line);
 }
 
@@ -137,7 +149,7 @@ static int show_once(const struct command *c, struct map *m, double most)
     for (size_t at = 0; at < m->count; at += MAP_COLUMNS)
         draw_line(&s, m, at);
     screen_line(&s, "%s", "");
-    draw_legend(&s);
+    draw_legend(&s, m);
     screen_show(&s);
     screen_close(&s);
     return EXIT_OK;
@@ -179,7 +191,7 @@ static int watch(const struct command *c, struct map *m, double interval)
         for (size_t at = 0; at < m->count; at += MAP_COLUMNS)
             draw_line(&s, m, at);
         screen_line(&s, "%s", "");
-        draw_legend(&s);
+        draw_legend(&s, m);
         screen_show(&s);
         m->first_before = m->first;
         key = s.live ? screen_wait(&s, interval) : 'q';
@@ -228,4 +240,6 @@ const struct command_info blocks_info = {
     .verbs = verbs,
     .options = options,
     .more = "q or Ctrl-C ends --watch; space shows the next blocks, arrows move by a line.\n"
+            "A key that is not admin sees x where another key holds a block, and is not told\n"
+            "how often; c is a block that any key has cached.\n"
             "A pipe, TERM=dumb and NO_COLOR=1 get no colours."};

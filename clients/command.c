@@ -15,6 +15,9 @@
 
 enum { FILE_MOST_GB = 64 };
 
+/* Of the command line, so it is of the process. */
+static const char *command_name;
+
 const char *command_option(const struct command *c, const char *name)
 {
     for (size_t i = 0; c->info->options && c->info->options[i].name; i++) {
@@ -63,6 +66,17 @@ bool command_integer(const struct command *c, const char *name, uint64_t low, ui
     const char *text = command_option(c, name);
     snprintf(what, sizeof what, "--%s", name);
     return !text || command_read_integer(what, text, low, high, value);
+}
+
+bool command_count(const struct command *c, uint64_t most, uint64_t *count)
+{
+    if (c->argc == 2 && command_option(c, "count")) {
+        command_usage("there are two counts: --count %.40s and %.40s", command_option(c, "count"),
+                      c->argv[1]);
+        return false;
+    }
+    return c->argc == 2 ? command_read_integer("COUNT", c->argv[1], 1, most, count)
+                        : command_integer(c, "count", 1, most, count);
 }
 
 int64_t *command_read_ids(const char *text, size_t *count)
@@ -202,6 +216,20 @@ struct http_reply command_try(const struct command *c, const char *path, cJSON *
     return reply;
 }
 
+bool command_sees_all(const struct command *c)
+{
+    cJSON *info;
+    const cJSON *scope;
+    command_try(c, "/v1/info", &info);
+    const cJSON *scopes = answer_at(info, "key.scopes");
+    bool all = !scopes;
+    cJSON_ArrayForEach (scope, scopes) {
+        all |= cJSON_IsString(scope) && strcmp(scope->valuestring, "admin") == 0;
+    }
+    cJSON_Delete(info);
+    return all;
+}
+
 enum exit_code command_get(const struct command *c, const char *path, cJSON **tree)
 {
     return send_one(c, &(struct http_request){.method = "GET", .path = path}, c->json, tree);
@@ -260,6 +288,11 @@ char *command_read_file(const char *file, size_t *bytes)
     return NULL;
 }
 
+void command_set_name(const char *name)
+{
+    command_name = name;
+}
+
 int command_usage(const char *format, ...)
 {
     char text[512];
@@ -269,7 +302,10 @@ int command_usage(const char *format, ...)
     va_end(args);
     fputs("attnctl: ", stderr);
     terminal_put(stderr, text);
-    fputs(" (--help lists the commands)\n", stderr);
+    if (command_name)
+        fprintf(stderr, " (attnctl %s --help says what it takes)\n", command_name);
+    else
+        fputs(" (--help lists the commands)\n", stderr);
     return EXIT_USAGE;
 }
 

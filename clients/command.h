@@ -70,6 +70,9 @@ const char *command_option(const struct command *c, const char *name);
 bool command_number(const struct command *c, const char *name, double low, double high, double *value);
 bool command_integer(const struct command *c, const char *name, uint64_t low, uint64_t high, uint64_t *value);
 
+/* command_count: how many, by --count or as the second operand; not by both. */
+bool command_count(const struct command *c, uint64_t most, uint64_t *count);
+
 /* command_read_integer: likewise of an operand; `what` names it. */
 bool command_read_integer(const char *what, const char *text, uint64_t low, uint64_t high, uint64_t *value);
 
@@ -95,6 +98,9 @@ enum exit_code command_get(const struct command *c, const char *path, cJSON **tr
 /* command_try: likewise without a word, for screens and for what a daemon may not have: status 0 or of the answer. */
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree);
 
+/* command_sees_all: whether the key is told what belongs to others; true where the daemon does not say. */
+bool command_sees_all(const struct command *c);
+
 /* command_follow: have `line` called for each line of a stream, with `cookie`, until it ends or Ctrl-C; the exit code. */
 enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie);
 
@@ -104,7 +110,9 @@ bool command_can_send(const char *file);
 /* command_read_file: all of a file, "-": standard input, to be freed; NULL, and said why. */
 char *command_read_file(const char *file, size_t *bytes);
 
-/* command_usage: say what is wrong with the command line; EXIT_USAGE. */
+/* command_usage: say what is wrong with the command line, and where help is; EXIT_USAGE. command_set_name: from now on that is the help of
+ * this command. */
+void command_set_name(const char *name);
 int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* command_row: a line of a summary. */

@@ -170,7 +170,7 @@ static bool is_option(const char *arg)
     return arg[0] == '-' && arg[1] != '\0' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
 }
 
-/* Words that other programs have for a verb or a command. */
+/* Words that other programs have for a verb or a command. The first one is the API's, and is taken for it. */
 static const struct {
     const char *word, *name;
 } synonyms[] = {{"create", "new"},   {"add", "new"},       {"make", "new"},          {"gen", "new"},
@@ -197,6 +197,13 @@ static const struct command_verb *verb_named(const struct command_info *info, co
             return verb;
     }
     return NULL;
+}
+
+/* Likewise of what is typed: "create" is "new". */
+static const struct command_verb *verb_typed(const struct command_info *info, const char *word)
+{
+    const struct command_verb *verb = verb_named(info, word);
+    return verb || strcmp(word, synonyms[0].word) != 0 ? verb : verb_named(info, synonyms[0].name);
 }
 
 /* "seq fork": the commands that have a verb of that name, as they are typed; NULL where there is none. */
@@ -266,8 +273,10 @@ static enum options_result find_command(struct reader *r, const struct command_i
         return OPTIONS_HELP;
     if (strcmp(name, "help") == 0)
         name = r->argv[r->at];
-    if ((r->c->info = command_named(commands, name)))
+    if ((r->c->info = command_named(commands, name))) {
+        command_set_name(name);
         return r->at > 1 && strcmp(r->argv[r->at - 1], "help") == 0 ? OPTIONS_HELP : OPTIONS_READ;
+    }
     for (size_t i = 0; commands[i]; i++)
         near = nearest_of(name, near, commands[i]->name);
     snprintf(written, sizeof written, "\"%.40s\"", name);
@@ -282,7 +291,7 @@ static enum options_result find_verb(struct command *c)
     c->verb = c->info->verbs;
     if (!*c->verb->name || c->argc == 0)
         return OPTIONS_READ;
-    const struct command_verb *verb = verb_named(c->info, c->argv[0]);
+    const struct command_verb *verb = verb_typed(c->info, c->argv[0]);
     if (verb) {
         c->verb = verb;
         c->argc--;

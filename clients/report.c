@@ -62,6 +62,12 @@ static void row_of_verify(const cJSON *r)
         command_row("verified", "not verified (%s)", answer_text(r, "state"));
 }
 
+bool report_waits(const cJSON *r)
+{
+    return strcmp(answer_text(r, "state"), "running") == 0 && answer_number(r, "steps") == 0 &&
+           answer_number(r, "sequences.running") == 0;
+}
+
 /* "finished in", "running for", "cancelled after". */
 static const char *state_for(const char *state)
 {

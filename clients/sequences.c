@@ -34,29 +34,49 @@ void sequences_print(const cJSON *s)
     puts("]");
 }
 
+static int by_id(const void *a, const void *b)
+{
+    double left = answer_number(*(cJSON *const *)a, "id"), right = answer_number(*(cJSON *const *)b, "id");
+    return (left > right) - (left < right);
+}
+
+/* Print sequences by id: the daemon lists them by slot, and after a restore the slots are in another order. */
+static void print_by_id(cJSON *all)
+{
+    int n = cJSON_GetArraySize(all), i = 0;
+    const cJSON *item;
+    const cJSON **order = calloc((size_t)n + 1, sizeof(const cJSON *));
+    cJSON_ArrayForEach (item, all) {
+        if (order)
+            order[i++] = item;
+    }
+    if (order)
+        qsort(order, (size_t)n, sizeof(const cJSON *), by_id);
+    for (i = 0; i < n; i++)
+        sequences_print(order ? order[i] : cJSON_GetArrayItem(all, i));
+    free(order);
+}
+
 static int list_sequences(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES];
     double next = 0;
     int code = EXIT_OK;
-    bool any = false;
+    cJSON *all = cJSON_CreateArray();
     do {
-        cJSON *page;
-        const cJSON *item;
+        cJSON *page, *item;
         snprintf(path, sizeof path, "/v1/sequences?limit=100&cursor=%.0f", next);
         code = command_get(c, path, &page);
-        if (!page)
-            return code;
-        cJSON_ArrayForEach (item, answer_at(page, "items")) {
-            any = true;
-            if (!c->json)
-                sequences_print(item);
-        }
-        next = answer_number(page, "next");
+        cJSON *items = cJSON_GetObjectItemCaseSensitive(page, "items");
+        while (!c->json && (item = cJSON_DetachItemFromArray(items, 0)))
+            cJSON_AddItemToArray(all, item);
+        next = page ? answer_number(page, "next") : 0;
         cJSON_Delete(page);
     } while (next > 0);
-    if (!any && !c->json)
+    print_by_id(all);
+    if (code == EXIT_OK && !c->json && cJSON_GetArraySize(all) == 0)
         puts("there is no sequence: attnctl seq new makes one");
+    cJSON_Delete(all);
     return code;
 }
 
@@ -140,17 +160,13 @@ static void show_fork(const struct command *c, const cJSON *fork)
 
 static int fork_one(const struct command *c)
 {
-    char path[COMMAND_PATH_BYTES], body[64] = "{}";
+    char path[COMMAND_PATH_BYTES], body[64];
     const cJSON *fork;
-    uint64_t count;
+    uint64_t count = 1;
     cJSON *tree;
-    if (!command_id_path(c, "sequences", "/fork", path))
+    if (!command_id_path(c, "sequences", "/fork", path) || !command_count(c, UINT32_MAX, &count))
         return EXIT_USAGE;
-    if (c->argc == 2) {
-        if (!command_read_integer("COUNT", c->argv[1], 1, UINT32_MAX, &count))
-            return EXIT_USAGE;
-        snprintf(body, sizeof body, "{\"count\":%llu}", (unsigned long long)count);
-    }
+    snprintf(body, sizeof body, "{\"count\":%llu}", (unsigned long long)count);
     int code = command_ask(c, "POST", path, body, &tree);
     cJSON_ArrayForEach (fork, answer_at(tree, "sequences")) {
         show_fork(c, fork);
@@ -173,11 +189,12 @@ static int truncate_one(const struct command *c)
 static const struct command_verb verbs[] = {{"list", "", 0, 0, NULL, list_sequences},
                                             {"new", "[ID]", 0, 1, NULL, make_sequence},
                                             {"show", "ID", 1, 1, NULL, show_one},
-                                            {"fork", "ID [COUNT]", 1, 2, NULL, fork_one},
+                                            {"fork", "ID [--count N]", 1, 2, NULL, fork_one},
                                             {"truncate", "ID LENGTH", 2, 2, NULL, truncate_one},
                                             {"delete", "ID", 1, 1, NULL, delete_one},
                                             {0}};
 static const struct command_option options[] = {
+    {"count", "N", "of fork: how many (1)"},
     {"max-tokens", "N", "of new: keep blocks for so many tokens"},
     {"tokens", "ID,ID...", "of new: of its prompt; what is cached of it is found"},
     {"salt", "TEXT", "of new: prompts are found under the same salt only"},

@@ -12,9 +12,10 @@ static int show_stats(const struct command *c)
     int code = command_ask(c, "GET", "/stats?limit=1", NULL, &r);
     if (!r)
         return code;
-    printf("up %.1f s, %s (%s) on %.0f threads\n", answer_number(r, "uptime_s"),
-           answer_text(r, "backend.name"), answer_text(r, "backend.isa"),
-           answer_number(r, "backend.threads"));
+    bool all = command_sees_all(c);
+    printf("up %.1f s, %s (%s) on %.0f threads%s\n", answer_number(r, "uptime_s"),
+           answer_text(r, "backend.name"), answer_text(r, "backend.isa"), answer_number(r, "backend.threads"),
+           all ? "" : "; blocks, tokens and steps are those of all keys");
     command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
                 answer_number(r, "pool.blocks"), answer_number(r, "pool.free"), answer_number(r, "pool.held"),
                 answer_number(r, "pool.shared"), answer_number(r, "pool.cached"),
@@ -22,9 +23,10 @@ static int show_stats(const struct command *c)
     command_row("tokens", "%.0f in sequences, %.0f stored: sharing %.2f",
                 answer_number(r, "pool.tokens_logical"), answer_number(r, "pool.tokens_physical"),
                 answer_number(r, "pool.sharing_ratio"));
-    command_row("sequences", "%.0f: %.0f idle, %.0f queued, %.0f running",
-                answer_number(r, "sequences.count"), answer_number(r, "scheduler.idle"),
-                answer_number(r, "scheduler.queued"), answer_number(r, "scheduler.running"));
+    command_row("sequences", "%.0f%s: %.0f idle, %.0f queued, %.0f running, %.0f swapped",
+                answer_number(r, "sequences.count"), all ? "" : " yours; of all keys",
+                answer_number(r, "scheduler.idle"), answer_number(r, "scheduler.queued"),
+                answer_number(r, "scheduler.running"), answer_number(r, "scheduler.swapped"));
     command_row("steps", "%.0f, p50 %.0f us, p99 %.0f us, %.0f rows at most",
                 answer_number(r, "scheduler.steps"), answer_number(r, "scheduler.step_us.p50"),
                 answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"));

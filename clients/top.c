@@ -31,7 +31,7 @@ struct top {
     const struct command *c;
     struct screen screen;
     double uptime_s, steps, bytes; /* of the last frame, to say what came since */
-    bool has_before;
+    bool has_before, sees_all;
 };
 
 static void title(struct top *t, const cJSON *r)
@@ -172,7 +172,7 @@ static void waiting(struct top *t, const cJSON *stats)
                     screen_style(&t->screen, SCREEN_PLAIN), answer_number(item, "since_s"), why);
     }
     if (others > 0)
-        screen_line(&t->screen, "  and %.0f of others", others);
+        screen_line(&t->screen, "  and %.0f of other keys", others);
     cJSON_Delete(answer);
 }
 
@@ -223,11 +223,20 @@ static void sequences(struct top *t, const cJSON *stats)
     static const char *const states[] = {"running", "queued", "swapped", "idle"};
     char path[COMMAND_PATH_BYTES];
     int left = t->screen.live ? t->screen.lines - t->screen.used - 2 : ONCE_SEQUENCES;
-    screen_line(&t->screen, "sequences %.0f: %.0f running, %.0f queued, %.0f swapped, %.0f idle; %.0f leases",
-                answer_number(stats, "sequences.count"), answer_number(stats, "scheduler.running"),
-                answer_number(stats, "scheduler.queued"), answer_number(stats, "scheduler.swapped"),
-                answer_number(stats, "scheduler.idle"), answer_number(stats, "leases"));
-    if (answer_number(stats, "sequences.count") == 0)
+    double count = answer_number(stats, "sequences.count"), leases = answer_number(stats, "leases");
+    double running = answer_number(stats, "scheduler.running");
+    double queued = answer_number(stats, "scheduler.queued");
+    double swapped = answer_number(stats, "scheduler.swapped"), idle = answer_number(stats, "scheduler.idle");
+    if (t->sees_all)
+        screen_line(&t->screen,
+                    "sequences %.0f: %.0f running, %.0f queued, %.0f swapped, %.0f idle; %.0f leases", count,
+                    running, queued, swapped, idle, leases);
+    else
+        screen_line(
+            &t->screen,
+            "sequences %.0f, leases %.0f yours; all keys: %.0f running, %.0f queued, %.0f swapped, %.0f idle",
+            count, leases, running, queued, swapped, idle);
+    if (count == 0)
         return;
     screen_line(&t->screen, "%s          id  state      tokens   blocks   shared      parent  idle s%s",
                 screen_style(&t->screen, SCREEN_BOLD), screen_style(&t->screen, SCREEN_PLAIN));
@@ -273,6 +282,7 @@ static int run_top(const struct command *c)
     bool ok = true;
     if (!command_number(c, "interval", 0.05, 3600, &interval))
         return EXIT_USAGE;
+    t.sees_all = command_sees_all(c);
     screen_open(&t.screen, !command_option(c, "once"));
     while (ok && key != 'q' && key != SCREEN_INTERRUPTED) {
         ok = frame(&t, &reply);

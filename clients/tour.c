@@ -318,15 +318,17 @@ static void share(struct tour *t)
     cJSON_Delete(second);
 }
 
-/* Whether nobody else has anything here; *is_free: blocks that nobody has. */
+/* Whether nobody else, of any key, has anything here; *is_free: blocks that nobody has. */
 static bool is_alone(struct tour *t, double *is_free, double *host)
 {
     cJSON *stats;
     command_try(&t->c, "/stats?limit=1", &stats);
     *is_free = answer_number(stats, "pool.free");
     *host = answer_number(stats, "pool.host_blocks");
-    bool alone = stats && answer_number(stats, "sequences.count") == (double)t->count &&
-                 answer_number(stats, "leases") == 0 && *is_free >= 1 && *is_free <= LEASE_MOST;
+    double sequences = answer_number(stats, "scheduler.idle") + answer_number(stats, "scheduler.queued") +
+                       answer_number(stats, "scheduler.running") + answer_number(stats, "scheduler.swapped");
+    bool alone = stats && sequences == (double)t->count && answer_number(stats, "pool.leased") == 0 &&
+                 *is_free >= 1 && *is_free <= LEASE_MOST;
     cJSON_Delete(stats);
     return alone;
 }

@@ -19,9 +19,10 @@ static int list(const struct command *c)
         puts("no workload runs or has ended lately");
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         printf("%6.0f  %-9s %8.0f of %.0f tokens  %6.0f sequences  %6.1f GB/s  %8.2f s",
-               answer_number(item, "id"), answer_text(item, "state"), answer_number(item, "tokens.done"),
-               answer_number(item, "tokens.total"), answer_number(item, "sequences.total"),
-               answer_number(item, "gb_per_s"), answer_number(item, "wall_s"));
+               answer_number(item, "id"), report_waits(item) ? "waiting" : answer_text(item, "state"),
+               answer_number(item, "tokens.done"), answer_number(item, "tokens.total"),
+               answer_number(item, "sequences.total"), answer_number(item, "gb_per_s"),
+               answer_number(item, "wall_s"));
         if (*answer_text(item, "owner")) {
             fputs("  ", stdout);
             terminal_put(stdout, answer_text(item, "owner"));
@@ -65,7 +66,7 @@ static void on_event(const char *line, size_t bytes, void *cookie)
     } else {
         const char *state = answer_text(report, "state");
         report_line(report, text, sizeof text);
-        printf("%-9s ", state);
+        printf("%-9s ", report_waits(report) ? "waiting" : state);
         puts(text);
         if (strcmp(state, "running") != 0 && strcmp(state, "verifying") != 0)
             report_show(report);

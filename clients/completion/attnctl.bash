@@ -20,7 +20,7 @@ _attnctl_options() {
         run) echo --shape --trace --count --seed --length-scale --time-scale --verify --prefill --sharing --prefix-share --fork-share --arrival-rate --arrival-cv --deadline ;;
         sweep) echo --batch --context --shared --block-size --at --decode --repeat --seed --csv --svg --attnd --config --pool ;;
         compare) echo --batch --context --repeat --seed --with --own --attnd --config ;;
-        seq) echo --max-tokens --tokens --salt ;;
+        seq) echo --count --max-tokens --tokens --salt ;;
         append) echo --k --v --count --seed --tokens --layer ;;
         attend) echo --q --count --seed --layer ;;
         batch) echo --file ;;

@@ -13,7 +13,7 @@ key() {
     jq -r .key <<<"$made" >"$WORK/$1"
     entries+=("$(jq -c ".entry + ${3:-"{}"}" <<<"$made")")
 }
-expect 'a scope that is none is named' '2 attnctl: "write" is no scope; scopes are read infer admin keep (--help lists the commands)' \
+expect 'a scope that is none is named' '2 attnctl: "write" is no scope; scopes are read infer admin keep (attnctl key --help says what it takes)' \
     "$("$CTL" key new bob write 2>"$WORK/said"; echo "$? $(cat "$WORK/said")")"
 write_keys() {
     local IFS=,

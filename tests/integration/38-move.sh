@@ -153,7 +153,7 @@ expect 'and here it is as it was' 200 "$(curl -s "$URL/v1/sequences/102" | jq .l
 expect 'no daemon there' 69 "$("$CTL" --url "$URL" move --to http://127.0.0.1:1 102 >/dev/null 2>&1; echo $?)"
 expect 'in the words of every command' 'attnctl: http://127.0.0.1:1/v1/info: Failed to connect; is attnd running there?' \
     "$("$CTL" --url "$URL" move --to http://127.0.0.1:1 102 2>&1 | sed 's/\(Failed to connect\)[^;]*/\1/')"
-expect 'no ids' 'attnctl: move wants --to URL, and ids or --all (--help lists the commands)' "$("$CTL" --url "$URL" move --to "$B" 2>&1)"
+expect 'no ids' 'attnctl: move wants --to URL, and ids or --all (attnctl move --help says what it takes)' "$("$CTL" --url "$URL" move --to "$B" 2>&1)"
 
 # Somebody appends to it until it is gone, and then goes on where it is. No token is lost, and none is there twice.
 follow() {

@@ -224,9 +224,9 @@ stop_others
 
 # ---- the command line
 refusal() { "$CTL" "$@" 2>&1 | tail -n 1; }
-expect 'replay wants a journal' 'attnctl: replay wants a journal: FILE for a daemon, or --check PATH (--help lists the commands)' "$(refusal replay)"
+expect 'replay wants a journal' 'attnctl: replay wants a journal: FILE for a daemon, or --check PATH (attnctl replay --help says what it takes)' "$(refusal replay)"
 expect 'one' 'attnctl: "b" is one operand too many; usage: attnctl replay [FILE]' "$(refusal replay a b)"
-expect '--check takes no daemon' 'attnctl: replay --check PATH computes nothing, and takes no FILE and no daemon (--help lists the commands)' "$(refusal replay --check a --beside b)"
+expect '--check takes no daemon' 'attnctl: replay --check PATH computes nothing, and takes no FILE and no daemon (attnctl replay --help says what it takes)' "$(refusal replay --check a --beside b)"
 expect 'diff wants two' 'attnctl: something is missing; usage: attnctl diff A B' "$(refusal diff a)"
 expect 'and no more' 'attnctl: "c" is one operand too many; usage: attnctl diff A B' "$(refusal diff a b c)"
 finish
