@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A daemon's sequences and attention over HTTP, with the methods of Engine."""
+from __future__ import annotations
+
 import collections
 import concurrent.futures
 import ctypes
@@ -13,13 +15,16 @@ import sys
 import threading
 import urllib.parse
 import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy
 
 from . import _library, gpu
-from .engine import (ALL, Description, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream, id_of, integer,
-                     integers_of, is_single, taken)
+from .engine import (ALL, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream,
+                     id_of, integer, integers_of, is_single, taken)
 from .errors import DeviceError, Error, UnsupportedError, error_of
+from .regions import GpuRegion, Region
 from .registered import APPEND, ATTEND, Call, Rings, Step
 from .tensors import TYPE_NAMES, Argument, bf16, empty_like, rows_of
 
@@ -124,16 +129,25 @@ def _encoded(document):
         raise _invalid(str(e)) from None
 
 
+def _as_engine(method: Callable) -> Callable:
+    """The documentation of Engine's method of this name, before what there is of its own."""
+    own, of = method.__doc__, getattr(Engine, method.__name__).__doc__
+    method.__doc__ = f'{of}\n\n        {own}' if own else of
+    return method
+
+
 class RemoteTicket:
     """A call that is under way, behind those with wait=False before it."""
 
     def __init__(self, future):
         self._future = future
 
-    def done(self):
+    def done(self) -> bool:
+        """Whether it is done."""
         return self._future.done()
 
-    def result(self, timeout=None):
+    def result(self, timeout: float | None = None) -> Any:
+        """As Ticket.result()."""
         try:
             return self._future.result(timeout)
         except concurrent.futures.TimeoutError:
@@ -143,7 +157,8 @@ class RemoteTicket:
 class Report(dict):
     """How a workload went, as the daemon reports it. record(): one level deep, for a row of a table."""
 
-    def record(self):
+    def record(self) -> dict[str, Any]:
+        """A flat dictionary: {'tokens': {'done': 3}} is {'tokens_done': 3}."""
         flat = {}
         for name, value in self.items():
             if isinstance(value, dict):
@@ -156,16 +171,19 @@ class Report(dict):
 class Client:
     """A daemon, at a URL (http://, or https:// of a proxy) or a unix socket ("unix:/run/attnd.sock"), with the methods of Engine.
 
-    key: an API key. timeout: seconds that an answer may take to begin, and go on. Threads may share a client: each has a connection.
-    One that the daemon has closed meanwhile is opened again.
-
+    address: of the daemon: "http://HOST:PORT", "https://HOST:PORT" or "unix:PATH".
+    key: an API key.
+    timeout: seconds that an answer may take to begin, and go on.
     registered: the socket of the daemon's transport.listen, or True: where it says that it is. append() and attend() go by memory that is
-    registered with the daemon then, with the same results; all else by HTTP. region_bytes: of the memory that tensors are copied to which
-    are not in a register()ed region; gpu_region_bytes: of such memory on a GPU, of which there is one for each GPU that tensors come from;
-    absent: 64 MiB, or half of transport.gpu_bytes."""
+        registered with the daemon then, with the same results; all else by HTTP.
+    region_bytes: of the memory that tensors are copied to which are not in a register()ed region.
+    gpu_region_bytes: of such memory on a GPU, of which there is one for each GPU that tensors come from; absent: 64 MiB, or half of
+        transport.gpu_bytes.
 
-    def __init__(self, address='http://127.0.0.1:8400', *, key=None, timeout=600, registered=None, region_bytes=16 << 20,
-                 gpu_region_bytes=None):
+    Threads may share a client: each has a connection. One that the daemon has closed meanwhile is opened again."""
+
+    def __init__(self, address: str = 'http://127.0.0.1:8400', *, key: str | None = None, timeout: float = 600,
+                 registered: str | bool | None = None, region_bytes: int = 16 << 20, gpu_region_bytes: int | None = None) -> None:
         if not isinstance(address, str):
             raise _invalid(f'address: wants {_ADDRESSES}, has {address!r:.60}')
         self._address = address
@@ -308,7 +326,7 @@ class Client:
         body = tensors.body()
         return self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
 
-    def close(self):
+    def close(self) -> None:
         """Close the connections. Sequences stay, until they are deleted or idle for too long."""
         if self._pool is not None:
             self._pool.shutdown()
@@ -327,6 +345,9 @@ class Client:
     def __exit__(self, *_):
         self.close()
 
+    def __repr__(self) -> str:
+        return f'<attnd.Client {self._address}{", closed" if self.is_closed else ""}>'
+
     # ---- sequences
 
     @staticmethod
@@ -343,8 +364,9 @@ class Client:
         id.cached = answer['cached_tokens']
         return id
 
-    def create(self, tokens=None, *, id=0, max_tokens=0, priority=0, salt=None):
-        """As Engine.create()."""
+    @_as_engine
+    def create(self, tokens: Integers | None = None, *, id: int = 0, max_tokens: int = 0, priority: int = 0,
+               salt: str | None = None) -> SequenceId:
         return self._created(self._ask('POST', '/v1/sequences', self._creation(tokens, id, max_tokens, priority, salt)))
 
     @staticmethod
@@ -356,25 +378,26 @@ class Client:
             document['ids'] = integers_of(ids, 'ids').tolist()
         return document
 
-    def fork(self, sequence, count=None, *, length=None, ids=None):
-        """As Engine.fork()."""
+    @_as_engine
+    def fork(self, sequence: int, count: int | None = None, *, length: int | None = None,
+             ids: Integers | None = None) -> SequenceId | list[SequenceId]:
         answer = self._ask('POST', f'/v1/sequences/{id_of(sequence)}/fork', self._fork(count, length, ids))
         forks = [SequenceId(s['id']) for s in answer['sequences']]
         return forks[0] if count is None and ids is None else forks
 
-    def truncate(self, sequence, length):
-        """As Engine.truncate()."""
+    @_as_engine
+    def truncate(self, sequence: int, length: int) -> None:
         self._ask('POST', f'/v1/sequences/{id_of(sequence)}/truncate', {'length': integer(length, 'length')})
 
-    def delete(self, sequence):
-        """As Engine.delete()."""
+    @_as_engine
+    def delete(self, sequence: int | Lease) -> None:
         if isinstance(sequence, Lease):
             self._ask('DELETE', f'/v1/leases/{sequence.id}')
         else:
             self._ask('DELETE', f'/v1/sequences/{id_of(sequence)}')
 
-    def batch(self, ops):
-        """As Engine.batch()."""
+    @_as_engine
+    def batch(self, ops: Iterable[Mapping[str, Any]]) -> list[SequenceId | list[SequenceId] | None]:
         documents = []
         for op in ops:
             of = dict(op)
@@ -398,15 +421,15 @@ class Client:
                 results.append(None)
         return results
 
-    def look(self, sequence):
-        """As Engine.look()."""
+    @_as_engine
+    def look(self, sequence: int) -> SequenceInfo:
         s = self._ask('GET', f'/v1/sequences/{id_of(sequence)}')
         listed = len(s['blocks']) + len(s.get('host_blocks', ()))
         blocks = len(self.blocks(sequence)) if 'blocks_next' in s else listed
         return SequenceInfo(s['id'], s['parent'] or 0, s['length'], blocks, s['shared_blocks'], s['lengths'])
 
-    def blocks(self, sequence):
-        """As Engine.blocks()."""
+    @_as_engine
+    def blocks(self, sequence: int | Lease) -> list[int]:
         what = f'leases/{sequence.id}' if isinstance(sequence, Lease) else f'sequences/{id_of(sequence)}'
         ids = []
         while True:
@@ -415,8 +438,8 @@ class Client:
             if len(page) < _PAGE:
                 return ids
 
-    def lease(self, blocks):
-        """As Engine.lease()."""
+    @_as_engine
+    def lease(self, blocks: int) -> Lease:
         answer = self._ask('POST', '/v1/leases', {'blocks': integer(blocks, 'blocks')})
         return Lease(answer['id'], answer['blocks'])
 
@@ -530,10 +553,12 @@ class Client:
 
     # ---- calls by registered memory
 
-    def register(self, bytes_, *, device=None):
+    def register(self, bytes_: int, *, device: int | None = None) -> Region | GpuRegion:
         """Memory that the daemon reads and writes, for calls without a copy of this side: a Region. Wants `registered`.
 
-        device: a GPU, by its number here: memory of the daemon's GPU, mapped for this one, which may be the same or another: a GpuRegion."""
+        bytes_: how many.
+        device: a GPU, by its number here: memory of the daemon's GPU, mapped for this one, which may be the same or another: a
+            GpuRegion."""
         rings = self._of_rings()
         return rings.register(bytes_) if device is None else rings.register_on_gpu(bytes_, device)
 
@@ -542,9 +567,12 @@ class Client:
             raise _invalid('registered: the client was made without it')
         return self._rings
 
-    def empty(self, shape, dtype=None, *, device=None):
-        """A new tensor of PyTorch's in memory of the daemon's GPU, which calls use where it is: of 'f32', 'f16', 'bf16', a dtype of PyTorch's,
-        or the geometry's. device: PyTorch's, or a number; the current one. Wants `registered`. GpuRegion.empty() has the rest."""
+    def empty(self, shape: int | Sequence[int], dtype: Any = None, *, device: Any = None) -> Array:
+        """A new tensor of PyTorch's in memory of the daemon's GPU, which calls use where it is. Wants `registered`.
+
+        shape: of the tensor, integers.
+        dtype: 'f32', 'f16', 'bf16' or a dtype of PyTorch's; absent: the geometry's.
+        device: PyTorch's, or a number; absent: the current one. GpuRegion.empty() has the rest."""
         import torch
 
         index = device if isinstance(device, int) or device is None else torch.device(device).index
@@ -555,9 +583,9 @@ class Client:
         d = self.description
         return 2 * (d.query_heads + d.kv_heads) * d.head_dim * (4 if d.dtype == 'f32' else 2) + 4 * d.query_heads
 
-    def takes_gpu(self, device):
-        """Whether calls take tensors on a GPU, by its number here: `registered`, a daemon with regions of GPU memory, and a GPU that reaches
-        them. The region for it is made now."""
+    def takes_gpu(self, device: int) -> bool:
+        """Whether calls take tensors on a GPU, by its number here (`device`): `registered`, a daemon with regions of GPU memory, and a GPU
+        that reaches them. The region for it is made now."""
         if self._rings is None or not self.gpu_rows:
             return False
         if device not in self._reached:
@@ -571,9 +599,12 @@ class Client:
                 self._reached[device] = False
         return self._reached[device]
 
-    def prepare_step(self, sequences, device):
-        """attend() of one token of each of these, with k and v, as a function of the layer, the addresses of q, k and v on a GPU, and
-        their stream: for callers that make it again and again, and have looked at shapes and dtypes. It returns a GpuArray."""
+    def prepare_step(self, sequences: Integers, device: int) -> Step:
+        """attend() of one token of each sequence, with k and v, as a function of the layer, the addresses of q, k and v on a GPU, and their
+        stream: for callers that make it again and again, and have looked at shapes and dtypes. It returns a GpuArray.
+
+        sequences: [n] ids, integers.
+        device: the GPU, by its number here."""
         return Step(self._of_rings(), sequences, device)
 
     def _fill(self, call, sequences, arrays, counts, positions, tokens):
@@ -633,9 +664,12 @@ class Client:
 
     # ---- calls
 
-    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True, stream=None, retry=False):
-        """As Engine.append(). Tensors on a GPU want `registered`: those that lie in a region of GPU memory are used where they are, others
-        are copied into one. What their stream has been given so far is waited for. retry: of such; of others rows that stand are compared
+    @_as_engine
+    def append(self, sequences: int | Integers, k: Array, v: Array, *, layer: int | None = None, counts: Integers | None = None,
+               positions: Integers | None = None, tokens: Integers | None = None, wait: bool = True, stream: int | None = None,
+               retry: bool = False) -> RemoteTicket | None:
+        """Of a client: tensors on a GPU want `registered`. Those that lie in a region of GPU memory are used where they are, others are
+        copied into one. What their stream has been given so far is waited for. retry: of such; of others rows that stand are compared
         always."""
         if self._rings is not None:
             return self._append_by_ring(sequences, {'k': k, 'v': v}, layer, counts, positions, tokens, wait, stream, retry)
@@ -646,9 +680,12 @@ class Client:
         parameters = {'layer': self._layer(layer, len(shape) == 4)}
         return self._run(lambda: self._compute('/v1/append', parameters, tensors) and None, wait)
 
-    def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
-               dtype=None, kernel=0, wait=True, stream=None, retry=False):
-        """As Engine.attend(). Tensors on a GPU: as in append(); o and lse are complete on return, for any stream, and new ones lie in the
+    @_as_engine
+    def attend(self, sequences: int | Integers, q: Array, *, k: Array | None = None, v: Array | None = None, layer: int | None = None,
+               counts: Integers | None = None, positions: Integers | None = None, tokens: Integers | None = None,
+               lse: bool = False, out: Array | None = None, dtype: str | None = None, kernel: int = 0, wait: bool = True,
+               stream: int | None = None, retry: bool = False) -> Array | tuple[Array, Array] | RemoteTicket:
+        """Of a client: tensors on a GPU are as in append(); o and lse are complete on return, for any stream, and new ones lie in the
         region, whose memory they take as long as somebody has them."""
         if self._rings is not None:
             return self._attend_by_ring(sequences, {'q': q, 'k': k, 'v': v}, layer, counts, positions, tokens, lse, out, dtype, kernel, wait, stream,
@@ -662,9 +699,12 @@ class Client:
         parameters = {'layer': self._layer(layer), 'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
         return self._run(lambda: self._outputs(self._compute('/v1/attend', parameters, tensors), q, kind, lse, out, dtype), wait)
 
-    def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
-              lse=False, out=None, dtype=None, kernel=0, wait=True):
-        """As Engine.paged()."""
+    @_as_engine
+    def paged(self, lease: int | Lease, q: Array | None = None, block_tables: Array | None = None,
+              context_lens: Integers | None = None, *, indptr: Integers | None = None, k: Array | None = None,
+              v: Array | None = None, slot_mapping: Integers | None = None, layer: int | None = None, lse: bool = False,
+              out: Array | None = None, dtype: str | None = None, kernel: int = 0,
+              wait: bool = True) -> Array | tuple[Array, Array] | RemoteTicket | None:
         tensors, kind = _Tensors(), None
         for name, array in (('q', q), ('k', k), ('v', v)):
             if array is not None:
@@ -684,8 +724,8 @@ class Client:
 
         return self._run(call, wait)
 
-    def merge(self, o, lse):
-        """As Engine.merge()."""
+    @_as_engine
+    def merge(self, o: Array, lse: Array) -> tuple[Array, Array]:
         tensors = _Tensors()
         _, kind = self._value(tensors, 'o', o)
         argument = Argument(lse, 'lse')
@@ -694,8 +734,11 @@ class Client:
 
     # ---- workloads
 
-    def run(self, workload, *, progress=None):
-        """Run a workload (docs/WORKLOADS.md) to its end. progress: a bar on stderr; absent: if that is a terminal. Returns a Report."""
+    def run(self, workload: Mapping[str, Any], *, progress: bool | None = None) -> Report:
+        """Run a workload to its end. Returns a Report.
+
+        workload: a dictionary, as docs/WORKLOADS.md has it.
+        progress: a bar on stderr; absent: if that is a terminal."""
         bar = sys.stderr.isatty() if progress is None else progress
         response = self._send('POST', '/v1/workloads', _encoded(workload), {'Content-Type': _JSON, 'Accept': _STREAM})
         if response.status >= 400:
@@ -718,8 +761,8 @@ class Client:
 
     # ---- looking
 
-    def stats(self):
-        """As Engine.stats()."""
+    @_as_engine
+    def stats(self) -> Stats:
         s = self._ask('GET', '/stats?limit=1')
         pool, scheduler = s['pool'], s['scheduler']
         return Stats(
@@ -733,8 +776,8 @@ class Client:
             roof_gb_per_s=scheduler['roof_gb_per_s'],
         )
 
-    def audit(self):
-        """As Engine.audit()."""
+    @_as_engine
+    def audit(self) -> None:
         self._ask('POST', '/v1/audit')
 
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine in this process: sequences, appends and attention by calls of libattnd."""
+from __future__ import annotations
+
 import collections
 import ctypes
 import dataclasses
@@ -8,14 +10,18 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import byref, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any, Union
 
 import numpy
 
 from . import _library
 from .errors import InvalidError, error_of
 from .tensors import TYPE_NAMES, Argument, empty_like, rows_of, shape_of
+
+Array = Any  # of NumPy, PyTorch, or whatever has __array_interface__ or speaks DLPack
+Integers = Union['Sequence[int]', Array]
 
 ALL = 0xFFFFFFFF  # tokens of a fork
 _TYPE_CODES = {name: kind for kind, name in TYPE_NAMES.items()}
@@ -25,7 +31,11 @@ _OPS = {'create': 0, 'fork': 1, 'truncate': 2, 'delete': 3}
 class SequenceId(int):
     """A sequence's id. `cached`: tokens that were found in the prefix cache as it was created."""
 
-    cached = 0
+    cached: int = 0
+    __str__ = int.__repr__  # it stands in paths
+
+    def __repr__(self) -> str:
+        return f'<attnd.SequenceId {self}{f", {self.cached} tokens cached" if self.cached else ""}>'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +72,7 @@ class SequenceInfo:
     length: int
     blocks: int
     shared_blocks: int
-    lengths: list
+    lengths: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +99,15 @@ class Lease:
     """Blocks for tables of the caller's own."""
 
     id: int
-    blocks: list
+    blocks: list[int]
 
 
-def version():
+def version() -> str:
     """The library's version and commit."""
     return _library.functions().version().decode()
 
 
-def backends():
+def backends() -> dict[str, str]:
     """What is in the library and can be used here: {'cpu': 'portable avx2', 'reference': '', 'cuda': ...}."""
     lines = _library.functions().backends().decode().splitlines()
     return {name: rest.strip() for name, _, rest in (line.partition(':') for line in lines)}
@@ -106,7 +116,7 @@ def backends():
 _sink = None
 
 
-def log(write):
+def log(write: Callable[[int, str], Any] | None) -> None:
     """Have `write(level, message)` called for what the library has to say (level 0: errors .. 3); None: nothing is said."""
     global _sink
     sink = _library.LOG_WRITE() if write is None else _library.LOG_WRITE(lambda level, text, _: write(level, text.decode()))
@@ -248,7 +258,7 @@ class Ticket:
                 self._error = e
         self._engine._forget(self._number)
 
-    def done(self):
+    def done(self) -> bool:
         """Whether they are done. Without a thread of the engine's, asking makes them go on."""
         with self._lock:
             if self._code is None:
@@ -257,8 +267,10 @@ class Ticket:
                     self._finish(code)
             return self._code is not None
 
-    def result(self, timeout=None):
-        """Their outputs. Raises what they failed with, or TimeoutError."""
+    def result(self, timeout: float | None = None) -> Any:
+        """Their outputs: what the call with wait=True would have returned. Raises what they failed with.
+
+        timeout: seconds, after which it is a TimeoutError, and the calls go on; None: for ever."""
         with self._lock:
             if self._code is None:
                 code = self._engine._call('await', self._number, -1.0 if timeout is None else timeout, None)
@@ -273,14 +285,17 @@ class Ticket:
 class Engine:
     """A KV cache and attention over it, in this process.
 
-    config: the daemon's keys, as a dictionary or as JSON text; file: of them, instead; settings: "path=value" strings, or a
-    dictionary {path: value}, stronger than both. thread: calls with wait=False are computed by a thread of the library's; without, in done(), result() and whatever else is
-    called.
+    config: the daemon's keys, as a dictionary {'geometry': {...}, 'pool': {...}, ...} or as JSON text.
+    file: a path of such text, instead.
+    settings: "path=value" strings, or a dictionary {path: value}, stronger than both.
+    thread: calls with wait=False are computed by a thread of the library's; without, in done(), result() and whatever else is called.
 
-    Sequences are ids; q, k, v are arrays [tokens][heads][head_dim] (NumPy, PyTorch, anything that speaks DLPack) in host memory.
+    Sequences are ids. q, k, v are arrays [tokens][heads][head_dim] (NumPy, PyTorch, anything that speaks DLPack) in host memory, or on the
+    engine's GPU. What an engine is made of, say how many heads, is in `description`.
     """
 
-    def __init__(self, config=None, *, file=None, settings=(), thread=False, **unknown):
+    def __init__(self, config: dict | str | bytes | None = None, *, file: str | os.PathLike | None = None,
+                 settings: Iterable[str] | Mapping[str, Any] = (), thread: bool = False, **unknown: Any) -> None:
         self._a = None
         functions = _library.functions()
         if unknown:
@@ -341,20 +356,21 @@ class Engine:
             if ticket() is None and self._call('poll', number, None) != _library.PENDING:
                 self._forget(number)
 
-    def takes_gpu(self, device):
-        """Whether calls take tensors on a GPU, by its number, where they are."""
+    def takes_gpu(self, device: int) -> bool:
+        """Whether calls take tensors on a GPU, by its number (`device`), where they are."""
         return self.description.gpu == device
 
     @property
-    def gpu_rows(self):
-        """Of a call whose tensors are there, at most."""
+    def gpu_rows(self) -> int:
+        """Rows of a call whose tensors are there, at most."""
         return self.description.stream_rows
 
     @property
-    def is_closed(self):
+    def is_closed(self) -> bool:
+        """Whether close() was called."""
         return self._a is None
 
-    def close(self):
+    def close(self) -> None:
         """Finish what is under way and give everything back. Again: nothing."""
         with self._idle:
             handle, self._a = self._a, None
@@ -373,6 +389,13 @@ class Engine:
     def __del__(self):
         if getattr(self, '_a', None) is not None:
             self.close()
+
+    def __repr__(self) -> str:
+        if self._a is None:
+            return '<attnd.Engine, closed>'
+        d = self.description
+        return (f'<attnd.Engine {d.backend} {d.isa or d.device}, {d.layers} layers, {d.query_heads}/{d.kv_heads} heads of {d.head_dim}, '
+                f'{d.blocks} blocks of {d.block_size} tokens, {d.dtype}>')
 
     def __reduce__(self):
         raise TypeError('an engine lives in its process and cannot be pickled')
@@ -399,32 +422,51 @@ class Engine:
         id.cached = creation.length
         return id
 
-    def create(self, tokens=None, *, id=0, max_tokens=0, priority=0, salt=None):
-        """A new sequence. tokens: ids of its prompt; whole blocks of it that are cached are taken over (`.cached`)."""
+    def create(self, tokens: Integers | None = None, *, id: int = 0, max_tokens: int = 0, priority: int = 0,
+               salt: str | None = None) -> SequenceId:
+        """A new sequence: its id, a SequenceId, which is an int.
+
+        tokens: [n] ids of its prompt, integers; whole blocks of it that are cached are taken over, `.cached` tokens.
+        id: the wanted one, 1 to 2**53 - 1; 0: a free one.
+        max_tokens: blocks for so many are kept, so that no append fails for want of them; 0: none.
+        priority: calls on the larger one go first, and it keeps its blocks where some have to be swapped out.
+        salt: prompts are found under the same one only."""
         creation = self._creation(tokens, id, max_tokens, priority, salt)
         _check(self._call('create', byref(creation)))
         return self._created(creation)
 
-    def fork(self, sequence, count=None, *, length=None, ids=None):
-        """New sequences that share a sequence's first tokens (`length`, or all): a list, or, without count and ids, one."""
+    def fork(self, sequence: int, count: int | None = None, *, length: int | None = None,
+             ids: Integers | None = None) -> SequenceId | list[SequenceId]:
+        """New sequences that share the blocks of a sequence's first tokens: a list, or, without count and ids, one.
+
+        sequence: its id.
+        count: how many forks; None: one, and no list.
+        length: how many tokens they begin with; None: all.
+        ids: [count] their ids, instead of count."""
         n = numpy.size(ids) if ids is not None else integer(count, 'count', ALL) if count is not None else 1
         children = _list_of(c_uint64, ids if ids is not None else [0] * n, 'ids', n)
         _check(self._call('fork', id_of(sequence), ALL if length is None else integer(length, 'length', ALL), children, n))
         forks = [SequenceId(i) for i in children[:n]]
         return forks[0] if count is None and ids is None else forks
 
-    def truncate(self, sequence, length):
-        """Forget all tokens but the first `length`; nothing where there are no more."""
+    def truncate(self, sequence: int, length: int) -> None:
+        """Forget the last tokens of a sequence.
+
+        sequence: its id.
+        length: how many tokens stay, at every layer; where there are no more, nothing is forgotten."""
         _check(self._call('truncate', id_of(sequence), integer(length, 'length', ALL)))
 
-    def delete(self, sequence):
-        """The end of a sequence or a lease."""
+    def delete(self, sequence: int | Lease) -> None:
+        """The end of a sequence, by its id, or of a lease."""
         _check(self._call('delete', sequence.id if isinstance(sequence, Lease) else id_of(sequence)))
 
-    def batch(self, ops):
-        """All of these, in order, or none: {'op': 'create' | 'fork' | 'truncate' | 'delete', ...}, with the names of the methods.
+    def batch(self, ops: Iterable[Mapping[str, Any]]) -> list[SequenceId | list[SequenceId] | None]:
+        """All of these, in order, or none.
 
-        Returns what each of them would."""
+        ops: dictionaries {'op': 'create' | 'fork' | 'truncate' | 'delete', ...} with the names of the methods' arguments, 'id' for the
+        sequence.
+
+        Returns what each of them would: an id, a list of ids (of a fork), or None."""
         keeps, structs = [], []
         for i, op in enumerate(ops):
             of = dict(op)
@@ -463,22 +505,22 @@ class Engine:
                 results.append(None)
         return results
 
-    def look(self, sequence):
-        """A sequence as it is now."""
+    def look(self, sequence: int) -> SequenceInfo:
+        """A sequence as it is now, by its id: `.length`, `.lengths` [layers], `.blocks`, `.shared_blocks`, `.parent`."""
         lengths = (c_uint32 * self.description.layers)()
         info = _library.Sequence(lengths=lengths)
         _check(self._call('look', id_of(sequence), byref(info)))
         return SequenceInfo(int(sequence), info.parent, info.length, info.blocks, info.shared_blocks, list(lengths))
 
-    def blocks(self, sequence):
-        """The block table of a sequence or lease: ids in token order."""
+    def blocks(self, sequence: int | Lease) -> list[int]:
+        """The block table of a sequence, by its id, or of a lease: ids of blocks in token order."""
         n = self.description.sequence_tokens // self.description.block_size + 1
         ids, count = (c_uint32 * n)(), c_uint32(n)
         _check(self._call('blocks', sequence.id if isinstance(sequence, Lease) else id_of(sequence), 0, ids, byref(count)))
         return ids[: count.value]
 
-    def lease(self, blocks):
-        """Reserve blocks for tables of one's own."""
+    def lease(self, blocks: int) -> Lease:
+        """Reserve so many blocks for tables of one's own (paged()); delete() gives them back."""
         blocks = integer(blocks, 'blocks', ALL)
         if blocks > self.description.blocks:
             raise _invalid(f'blocks: {blocks} are wanted, of {self.description.blocks}')
@@ -557,7 +599,7 @@ class Engine:
             code = self._call(name, *arguments)
         return code
 
-    def prepare_attend(self, rows):
+    def prepare_attend(self, rows: _library.Rows) -> Callable[[], None]:
         """attnd_attend() of one list of rows, with tensors on the GPU, as a function without arguments: `rows` is filled in before each
         call."""
         arguments = byref(rows), 1, None
@@ -568,15 +610,24 @@ class Engine:
         """One sequence has all rows, unless it is said otherwise."""
         return [rows] if counts is None and is_single(sequences) else counts
 
-    def append(self, sequences, k, v, *, layer=None, counts=None, positions=None, tokens=None, wait=True, stream=None, retry=False):
-        """Write k and v at the end of sequences: [rows][kv_heads][head_dim] of a layer, or [layers][rows]... of all.
+    def append(self, sequences: int | Integers, k: Array, v: Array, *, layer: int | None = None, counts: Integers | None = None,
+               positions: Integers | None = None, tokens: Integers | None = None, wait: bool = True, stream: int | None = None,
+               retry: bool = False) -> Ticket | None:
+        """Write k and v at the end of sequences. A row is a token.
 
-        counts: rows of each sequence (of a single one: all; else one each). positions: of the first row of each, to be sure. tokens:
-        ids of the first rows, so that create() finds full blocks. wait=False: a Ticket.
-
-        k and v on the GPU: the call is ordered on `stream` (its number; PyTorch's current one, or the default), and waits for room on
-        the GPU's queue alone; with wait=False not even for that: BusyError.
-        Whether they are finite shows later: see InvalidError. retry: rows at positions that stand already are compared."""
+        sequences: an id, or [n] ids, integers.
+        k, v: [rows][kv_heads][head_dim] of one layer, or [layers][rows][kv_heads][head_dim] of all; of float32, or the geometry's dtype or
+            kv_dtype. Where the geometry has 16 bits or less, float32 is rounded.
+        layer: its number, 0 to layers - 1; may be absent where there is one layer, or k and v are those of all.
+        counts: [n] rows of each sequence, integers; absent: all of a single one, else one each.
+        positions: [n] of the first row of each, integers; absent: where the sequence ends. Rows that stand already are compared, a gap is a
+            PositionError.
+        tokens: ids of the first rows, integers: full blocks are published, and create() finds them.
+        wait: False: return a Ticket at once.
+        stream: of k and v on the GPU: the call is ordered on it (its number; absent: PyTorch's current one, or the default), and waits for
+            room on the GPU's queue alone; with wait=False not even for that: BusyError. Whether they are finite shows later: see
+            InvalidError.
+        retry: of k and v on the GPU: rows at positions that stand already are compared; in host memory they always are."""
         keeps = []
         d, shape = self.description, shape_of(k, 'k')
         rows = rows_of('k', k, shape, d.kv_heads, d.head_dim, d.layers)
@@ -586,12 +637,27 @@ class Engine:
         keeps.append(struct)
         return self._run('append', (byref(struct), 1), keeps, None, wait)
 
-    def attend(self, sequences, q, *, k=None, v=None, layer=None, counts=None, positions=None, tokens=None, lse=False, out=None,
-               dtype=None, kernel=0, wait=True, stream=None, retry=False):
-        """Attention of q [rows][query_heads][head_dim] over sequences; k and v, if given, are appended first.
+    def attend(self, sequences: int | Integers, q: Array, *, k: Array | None = None, v: Array | None = None, layer: int | None = None,
+               counts: Integers | None = None, positions: Integers | None = None, tokens: Integers | None = None,
+               lse: bool = False, out: Array | None = None, dtype: str | None = None, kernel: int = 0, wait: bool = True,
+               stream: int | None = None, retry: bool = False) -> Array | tuple[Array, Array] | Ticket:
+        """Attention of q over sequences, at one layer; k and v, if given, are appended first. A query at position p sees the keys up to p.
 
-        Returns o like q, of its dtype, or of `dtype` ("f32", "f16", "bf16"), or out; with lse=True (o, lse). wait=False: a Ticket.
-        On the GPU, stream and retry: as in append()."""
+        sequences: an id, or [n] ids, integers.
+        q: [rows][query_heads][head_dim], of float32 or the geometry's dtype: the last rows of each sequence.
+        k, v: [rows][kv_heads][head_dim], as in append(); both or none.
+        layer: its number, 0 to layers - 1; may be absent where there is one.
+        counts: [n] rows of each sequence, integers; absent: all of a single one, else one each.
+        positions: [n] of the first row of each, integers; absent: rows of k and v go to the end, and q without them has the last ones.
+        tokens: ids of the first rows of k and v, as in append().
+        lse: return the logarithms of the sums, too: [rows][query_heads], float32, natural.
+        out: an array [rows][query_heads][head_dim] that o is written to.
+        dtype: of o: "f32", "f16" or "bf16"; absent: that of q.
+        kernel: 0: the engine's own; 1, 2: paged_v1 and paged_v2, with geometry.layout vllm on a GPU.
+        wait: False: return a Ticket at once.
+        stream, retry: of tensors on the GPU, as in append().
+
+        Returns o [rows][query_heads][head_dim], of q's kind, or (o, lse)."""
         keeps = []
         rows = rows_of('q', q, shape_of(q, 'q'), self.description.query_heads, self.description.head_dim)
         struct = self._rows(sequences, layer, False, self._counts(sequences, counts, rows), positions, tokens)
@@ -601,9 +667,21 @@ class Engine:
         keeps.append(struct)
         return self._run('attend', (byref(struct), 1), keeps, outputs, wait)
 
-    def paged(self, lease, q=None, block_tables=None, context_lens=None, *, indptr=None, k=None, v=None, slot_mapping=None, layer=None,
-              lse=False, out=None, dtype=None, kernel=0, wait=True, stream=None):
-        """Attention over block tables [sequences][columns] of one's own, in leased blocks; k and v go to slot_mapping first."""
+    def paged(self, lease: int | Lease, q: Array | None = None, block_tables: Array | None = None,
+              context_lens: Integers | None = None, *, indptr: Integers | None = None, k: Array | None = None,
+              v: Array | None = None, slot_mapping: Integers | None = None, layer: int | None = None, lse: bool = False,
+              out: Array | None = None, dtype: str | None = None, kernel: int = 0, wait: bool = True,
+              stream: int | None = None) -> Array | tuple[Array, Array] | Ticket | None:
+        """Attention over block tables of one's own, in leased blocks; k and v go to slot_mapping first.
+
+        lease: of lease(), or its id.
+        q: [rows][query_heads][head_dim], as in attend(); absent: k and v are written only.
+        block_tables: [n][columns] ids of blocks, int32.
+        context_lens: [n] tokens of each sequence, integers, whose last ones are its rows.
+        indptr: [n + 1] integers: rows indptr[i] to indptr[i + 1] are those of sequence i; absent: one each.
+        k, v: [tokens][kv_heads][head_dim], as in append().
+        slot_mapping: [tokens] integers, block * block_size + slot of each row of k and v; -1: it is not written.
+        layer, lse, out, dtype, kernel, wait, stream: as in attend(), and so is what it returns."""
         keeps = []
         tables = None if block_tables is None else numpy.asarray(block_tables)
         if tables is not None and tables.ndim != 2:
@@ -628,9 +706,14 @@ class Engine:
         keeps.append(struct)
         return self._run('paged', (byref(struct),), keeps, outputs, wait)
 
-    def merge(self, o, lse, *, stream=None):
-        """States of the same rows over disjoint keys, o [states][rows][query_heads][head_dim] and lse [states][rows][query_heads], into
-        (o, lse) over all of them. On the GPU it is ordered on the stream, as attend() is."""
+    def merge(self, o: Array, lse: Array, *, stream: int | None = None) -> tuple[Array, Array]:
+        """States of the same rows over disjoint keys, into one over all of them.
+
+        o: [states][rows][query_heads][head_dim], of float32, float16 or bfloat16.
+        lse: [states][rows][query_heads], float32; minus infinity for a state without keys.
+        stream: of tensors on the GPU, as in append().
+
+        Returns (o [rows][query_heads][head_dim], lse [rows][query_heads])."""
         struct, keeps = _library.States(), []
         self._inputs(struct, keeps, stream, o=o, lse=lse)
         merged = empty_like(o, keeps[0].shape[1:], keeps[0].type), empty_like(o, keeps[1].shape[1:], (2, 32))
@@ -641,18 +724,18 @@ class Engine:
         _check((self._call_with_room if on_gpu else self._call)('merge', byref(struct)))
         return merged
 
-    def turn(self):
+    def turn(self) -> bool:
         """Do what there is to do now for calls with wait=False; whether there was anything."""
         return bool(_check(self._call('turn')))
 
     # ---- looking
 
-    def stats(self):
+    def stats(self) -> Stats:
         """What it holds now, and has done."""
         s = _library.Stats()
         _check(self._call('stats', byref(s)))
         return Stats(**{f.name: getattr(s, f.name) for f in dataclasses.fields(Stats)})
 
-    def audit(self):
+    def audit(self) -> None:
         """Recount every block and check every invariant. Raises InternalError if one does not hold."""
         _check(self._call('audit'))

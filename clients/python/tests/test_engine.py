@@ -437,6 +437,10 @@ class SequencesOfADaemon(Sequences):
             self.assertEqual(caught.exception.code, 'unreachable')
         with self.assertRaisesRegex(attnd.UnreachableError, '/nobody: .*; is attnd running'):
             attnd.Client(self.daemon.address, registered=f'unix:{self.daemon.folder.name}/nobody')
+        client = attnd.Client(self.daemon.address)
+        self.assertEqual(repr(client), f'<attnd.Client {self.daemon.address}>')
+        client.close()
+        self.assertEqual(repr(client), f'<attnd.Client {self.daemon.address}, closed>')
         with attnd.Client(self.daemon.address, key='nobody knows it') as client:
             client.create()  # there is no keys file
 
@@ -717,6 +721,16 @@ class Module(unittest.TestCase):
             self.skipTest('there is CUDA here')
         with self.assertRaisesRegex(attnd.UnsupportedError, 'CUDA'):
             attnd.Engine(F32, settings=['backend.name=cuda'])
+
+    def test_what_is_shown(self):
+        """An engine and an id say what they are, and an id is a number wherever one is wanted."""
+        engine = attnd.Engine(F32)
+        self.assertRegex(repr(engine), r'^<attnd\.Engine \S.*, 2 layers, 4/2 heads of 16, 256 blocks of 4 tokens, f32>$')
+        id = engine.create(id=7)
+        self.assertEqual([repr(id), f'{id} {id:03}', json.dumps(id), pickle.loads(pickle.dumps(id)) + 1],
+                         ['<attnd.SequenceId 7>', '7 007', '7', 8])
+        engine.close()
+        self.assertEqual(repr(engine), '<attnd.Engine, closed>')
 
     def test_version(self):
         self.assertRegex(attnd.__version__, r'^\d+\.\d+\.\d+$')
