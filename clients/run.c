@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double PLAIN_PROGRESS_S = 2; /* between two lines when there is no terminal */
+static const double PLAIN_PROGRESS_S = 10; /* between two lines when there is no terminal */
 
 enum { LINE_BYTES = 256 };
 
