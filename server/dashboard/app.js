@@ -19,7 +19,7 @@ const PAGE_BLOCKS = 4000;     // the most that /v1/blocks gives at once
 const LOADERS = 6;            // requests at a time: what browsers allow a host
 const PAINT_PAGES = 16;       // that are read between two paints of the map
 const SWEEP_PAGES = 2;        // that are read again at a time, for how full blocks are,
-const FOREIGN_PAGES = 8;      // and for blocks of other keys;
+const FOREIGN_PAGES = 4;      // and for blocks of other keys;
 const SWEEP_BLOCKS = 1000;    // of so many
 const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
@@ -39,7 +39,7 @@ class App {
     this.changes = [];
     this.denied = new Map();    // scope -> why
     this.chosen = null;         // a sequence
-    this.unswept = 0;           // of these pages, those that have not been read since the state has changed
+    this.unswept = 0;           // of these pages, those that were not read since the state has changed
     this.map = new BlockMap({viewport: $('viewport'), canvas: $('map'), overlay: $('overlay'), spacer: $('spacer'),
       on: {hover: (i) => this.readOut(i), pick: (i) => this.showBlock(i)}});
     this.views = {};
@@ -562,7 +562,7 @@ class App {
     if (owner !== OTHER) parts.push(plural(s.refs[i], 'reference'), `${s.fill[i]} of ${plural(s.blockSize, 'token')}`);
     if (owner > 0) {
       const holders = this.views.sequences.holders().get(i);
-      parts.push(holders?.length > 1 ? `held by ${sequencesText(holders)}` : `owner ${owner}`);
+      parts.push(holders?.length ? `held by ${sequencesText(holders)}` : `owner ${owner}`);
     }
     setText($('readout'), parts.join(' · '));
   }

@@ -26,8 +26,7 @@ def chosen(page):
 
 
 def framed(page, want, what):
-    eventually(lambda: page.script(FRAMED) == want, what)
-    expect(what, want, page.script(FRAMED))
+    expect(what, True, eventually(lambda: page.script(FRAMED) == want, what))  # of one look: what has just changed is framed, too
 
 
 with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url, 1400, 900) as page:

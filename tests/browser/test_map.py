@@ -39,7 +39,7 @@ with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=16") as 
     # references and fill, by what is said of a cell
     page.script("document.getElementById('map').focus()")
     for name, keys, said in (("a cell says what it is", "\ue011", "block 0 · shared · 3 references · 4 of 4 tokens · held by sequences 1, 2 and 3"),  # Home
-                             ("so does another one", "\ue011\ue014\ue014", "block 2 · held · 1 reference · 3 of 4 tokens · owner 2")):  # right, right
+                             ("so does another one", "\ue011\ue014\ue014", "block 2 · held · 1 reference · 3 of 4 tokens · held by sequence 2")):  # right, right
         eventually(lambda: page.id("map").send_keys(keys) or page.text("readout") == said, name)  # holders and fill come with the next poll
         expect(name, said, page.text("readout"))
 
