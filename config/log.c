@@ -20,7 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LINE_BYTES_MAX = 1024, RING_LINES = 1024, REQUEST_BYTES_MAX = 160 };
+enum { LINE_BYTES_MAX = 1024, RING_LINES = 1024, MEMBER_BYTES_MAX = 160 };
 
 const char *const log_level_names[LOG_LEVEL_COUNT + 1] = {"error", "warning", "info", "debug"};
 const char *const log_format_names[] = {"text", "logfmt", "json", NULL};
@@ -231,9 +231,37 @@ static void add_time(struct text *t, bool fractions)
     add(t, fractions ? "%s.%03ldZ" : "%sZ", text, now.tv_nsec / 1000000);
 }
 
-/* The whole line. */
-static void make_line(struct text *t, enum log_level level, const char *request, const char *message)
+static void add_member(struct text *t, const char *name, const char *value, size_t n)
 {
+    char whole[MEMBER_BYTES_MAX];
+    if (!value)
+        return;
+    snprintf(whole, sizeof whole, "%.*s", n < sizeof whole ? (int)n : (int)sizeof whole, value);
+    add(t, all.format == LOG_JSON ? "\"%s\":\"" : "%s=\"", name);
+    add_message(t, whole, true, 2);
+    add(t, all.format == LOG_JSON ? "\"," : "\" ");
+}
+
+/* What a line is about, each member with what divides it from the next one. */
+static void add_members(struct text *t, const struct log_about *about)
+{
+    add_member(t, "method", about->method, MEMBER_BYTES_MAX);
+    add_member(t, "path", about->path, (size_t)about->path_bytes);
+    add_member(t, "client", about->client, MEMBER_BYTES_MAX);
+    add_member(t, "key", about->key, MEMBER_BYTES_MAX);
+    if (about->status)
+        add(t, all.format == LOG_JSON ? "\"status\":%d," : "status=%d ", about->status);
+    add_member(t, "code", about->code, MEMBER_BYTES_MAX);
+}
+
+/* The whole line; `about`: NULL for what is about nothing but itself. */
+static void make_line(struct text *t, enum log_level level, const struct log_about *about,
+                      const char *message)
+{
+    char id[MEMBER_BYTES_MAX];
+    const char *request = about ? id : NULL;
+    if (about)
+        snprintf(id, sizeof id, "%s", about->id);
     static const char priorities[] = "3467"; /* syslog's, by level */
     const char *name = log_level_names[level];
     t->n = 0;
@@ -243,6 +271,8 @@ static void make_line(struct text *t, enum log_level level, const char *request,
         add(t, "\",\"level\":\"%s\",", name);
         if (request)
             add(t, "\"request\":\"%s\",", request);
+        if (about)
+            add_members(t, about);
         add(t, "\"msg\":\"");
         add_message(t, message, true, 2);
         add(t, "\"}");
@@ -252,7 +282,10 @@ static void make_line(struct text *t, enum log_level level, const char *request,
         add(t, " level=%s", name);
         if (request)
             add(t, " request=%s", request);
-        add(t, " msg=\"");
+        add(t, " ");
+        if (about)
+            add_members(t, about);
+        add(t, "msg=\"");
         add_message(t, message, true, 1);
         add(t, "\"");
     } else {
@@ -294,7 +327,7 @@ static bool may_log(unsigned kind, uint64_t *held_back)
 {
     double now = clock_s();
     pthread_mutex_lock(&all.mutex);
-    struct kind *k = &all.kinds[kind % LOG_KINDS];
+    struct kind *k = &all.kinds[kind];
     if (now - k->second >= 1) {
         k->second = now;
         k->left = LOG_KIND_PER_S;
@@ -307,13 +340,13 @@ static bool may_log(unsigned kind, uint64_t *held_back)
     return may;
 }
 
-void log_request(enum log_level level, unsigned kind, const char *id, const char *format, ...)
+void log_request(enum log_level level, unsigned kind, const struct log_about *about, const char *format, ...)
 {
-    char message[LINE_BYTES_MAX], id_text[REQUEST_BYTES_MAX];
+    char message[LINE_BYTES_MAX];
     struct text text;
-    uint64_t held_back;
+    uint64_t held_back = 0;
     va_list args;
-    if (level > all.threshold || !may_log(kind, &held_back))
+    if (level > all.threshold || (kind < LOG_KINDS && !may_log(kind, &held_back)))
         return;
     va_start(args, format);
     int n = vsnprintf(message, sizeof message, format, args);
@@ -321,7 +354,6 @@ void log_request(enum log_level level, unsigned kind, const char *id, const char
     if (held_back && n > 0 && n < LINE_BYTES_MAX)
         snprintf(message + n, sizeof message - (size_t)n, "; %llu more like it were not logged",
                  (unsigned long long)held_back);
-    snprintf(id_text, sizeof id_text, "%s", id);
-    make_line(&text, level, id_text, message);
+    make_line(&text, level, about, message);
     emit(text.bytes, text.n);
 }

@@ -6,7 +6,8 @@
  *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","msg":"listening on http://127.0.0.1:8400"}
  *
  * Where stderr is journald's, text has no name and time, which the journal has, but the priority (sd-daemon(3)):
- * "<6>listening on ...". A line that belongs to a request has its id: (request ID), request=ID, "request":"ID".
+ * "<6>listening on ...". A line that belongs to a request has its id: (request ID), request=ID, "request":"ID"; and in the latter two
+ * method, path, client, key, status and code.
  *
  * Nobody waits for whoever reads the log. From log_start() on a thread writes the lines; of those for which there
  * is no room, since nobody reads, it says later how many they were. */
@@ -35,10 +36,17 @@ void log_stop(unsigned patience_ms);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* What a line is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id. NULL and 0
+ * are left out. */
+struct log_about {
+    const char *id, *method, *path, *client, *key, *code;
+    int path_bytes, status;
+};
+
 /* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below
- * LOG_KINDS. The next one that is let through says how many were not. */
+ * LOG_KINDS; of LOG_KINDS all. The next one that is let through says how many were not. */
 enum { LOG_KINDS = 64, LOG_KIND_PER_S = 20 };
-void log_request(enum log_level level, unsigned kind, const char *id, const char *format, ...)
+void log_request(enum log_level level, unsigned kind, const struct log_about *about, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Lines that were dropped, since nobody read. */

@@ -27,6 +27,18 @@ static void make_ascii(char *text)
         *text = (unsigned char)*text < 0x80 ? *text : '?';
 }
 
+struct log_about http_log_about(const struct http_exchange *x)
+{
+    return (struct log_about){.id = x->head.id,
+                              .method = x->head.method_name,
+                              .path = x->head.path.bytes,
+                              .path_bytes = (int)x->head.path.n,
+                              .client = x->client,
+                              .key = x->key ? x->key->name : NULL,
+                              .status = x->http_status,
+                              .code = x->problem ? status_code(x->problem) : NULL};
+}
+
 /* The problem's body. `place`: NULL, it is none in particular; `moved_to`: NULL, nowhere; `more`: NULL, there is no more. */
 static void write_problem(struct http_exchange *x, int status, struct place *place, const char *moved_to,
                           char *detail, http_more_fn more, const void *cookie)
@@ -70,7 +82,8 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     }
     json_close(w, '}');
     json_raw(w, "\n");
-    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), x->head.id,
+    const struct log_about about = http_log_about(x);
+    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), &about,
                 "refused %s %.*s from %s%s%s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
                 x->head.path.bytes, x->client ? x->client : "nobody", x->key ? ", key " : "",
                 x->key ? x->key->name : "", x->http_status, status_code(status), all);

@@ -4,6 +4,7 @@
 #ifndef SERVER_HTTP_REPLY_H
 #define SERVER_HTTP_REPLY_H
 
+#include "config/log.h"
 #include "server/http_exchange.h"
 
 /* http_problem(x, status, format, ...): make the answer an RFC 9457 problem with a detail sentence,
@@ -25,6 +26,9 @@ void http_problem_moved(struct http_exchange *x, const char *detail, const char 
 typedef void (*http_more_fn)(struct json_writer *w, const void *cookie);
 void http_problem_with(struct http_exchange *x, int status, const char *detail, http_more_fn more,
                        const void *cookie);
+
+/* http_log_about: what a line of the log says of an exchange; it points into it. */
+struct log_about http_log_about(const struct http_exchange *x);
 
 /* How the bytes behind a head come. */
 enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };

@@ -109,21 +109,23 @@ struct daemon {
     struct journal *journal;        /* NULL: none */
     struct kv_publisher *publisher; /* likewise */
     uint64_t progress_ns;           /* when the pool's progress was last logged */
+    uint64_t signalled_ns;          /* when a signal first wanted the end; 0: not yet */
 };
 
 enum {
-    FAILURE_DRAIN_S = 5,   /* for the answers that say so, when the backend has failed */
-    WATCHES = 20,          /* looks at a call of the driver before it has taken too long */
-    STOP_SPARE_S = 10,     /* for the end itself */
-    REPORTS_MS = 2000,     /* of the spare time: for reports of streamed workloads */
-    LOG_PATIENCE_MS = 500, /* for who reads the log, at the end */
-    TRIM_MS = 500,         /* between two looks for unused memory, */
-    IDLE_TRIMS = 4,        /* and looks after which it goes back */
-    MANAGERS = 32,         /* connections to the management listener */
-    RING_FILES = 4,        /* of a client with registered memory, one with another */
-    OTHER_FILES = 192,     /* beside connections: refusals, the loop's, a GPU's, libraries' */
-    PROBE_BYTES = 4096,    /* written where the journal is to be */
-    END_TIMEOUTS = 4       /* for the end: two steps in flight, one more, closing the device */
+    FAILURE_DRAIN_S = 5,         /* for the answers that say so, when the backend has failed */
+    WATCHES = 20,                /* looks at a call of the driver before it has taken too long */
+    STOP_SPARE_S = 10,           /* for the end itself */
+    SAME_SIGNAL_NS = 1000000000, /* timeout(1) signals a process and its group: one wish, and no second one */
+    REPORTS_MS = 2000,           /* of the spare time: for reports of streamed workloads */
+    LOG_PATIENCE_MS = 500,       /* for who reads the log, at the end */
+    TRIM_MS = 500,               /* between two looks for unused memory, */
+    IDLE_TRIMS = 4,              /* and looks after which it goes back */
+    MANAGERS = 32,               /* connections to the management listener */
+    RING_FILES = 4,              /* of a client with registered memory, one with another */
+    OTHER_FILES = 192,           /* beside connections: refusals, the loop's, a GPU's, libraries' */
+    PROBE_BYTES = 4096,          /* written where the journal is to be */
+    END_TIMEOUTS = 4             /* for the end: two steps in flight, one more, closing the device */
 };
 
 static const uint64_t BUDGET_UNKNOWN = UINT64_C(1) << 40,
@@ -172,7 +174,7 @@ static void print_help(void)
          "configuration\n"
          "signals:    SIGTERM, SIGINT: end, after drain.lame_duck_s, with drain.deadline_s for the requests "
          "under way; "
-         "a second one ends at once; POST /v1/drain is the first one with a deadline of its own; while the "
+         "a later one ends at once; POST /v1/drain is the first one with a deadline of its own; while the "
          "daemon "
          "starts, the first one ends it at once, with 0. SIGHUP: read keys.file again\n"
          "\n"
@@ -490,10 +492,15 @@ static void on_signal(uv_signal_t *handle, int number)
         log_line(LOG_INFO, "signal %d while starting: stopped", number);
         end_now(EXIT_OK);
     }
+    uint64_t now = uv_hrtime();
+    if (d->signalled_ns && now - d->signalled_ns < SAME_SIGNAL_NS)
+        return;
     if (d->state.leaving) {
-        log_line(LOG_WARNING, "second signal %d: ending at once", number);
+        log_line(LOG_WARNING, "second signal %d: ending at once%s", number,
+                 d->state.outlasting ? ", and saving nothing" : "");
         end_now(EXIT_RUNTIME);
     }
+    d->signalled_ns = now;
     log_line(LOG_INFO, "signal %d: draining", number);
     drain(d->state.config->drain_deadline_s, d);
 }

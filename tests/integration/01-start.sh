@@ -234,7 +234,7 @@ kill -TERM "$DAEMON"
 eventually has_logged 'signal 15: draining'
 kill -0 "$DAEMON" 2>/dev/null
 expect 'a drain waits for a request that has begun' 0 $?
-kill -TERM "$DAEMON"
+insist
 wait "$DAEMON"
 expect 'the second signal ends it with 1' 1 $?
 DAEMON=
@@ -297,4 +297,5 @@ curl -s -o /dev/null -H 'X-Request-Id: me' "$URL/nowhere\"quoted\""
 stop_daemon
 expect 'a log in JSON' '["warning","info","info","info"] "me"' \
     "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
+expect 'with what it is about' 'GET 404 not_found /nowhere"quoted"' "$(jq -r 'select(.request) | "\(.method) \(.status) \(.code) \(.path)"' "$WORK/log")"
 finish

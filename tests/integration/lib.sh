@@ -48,6 +48,7 @@ are_queued() { [ "$(curl -s "$URL/v1/sequences?state=queued" | jq -c '[.items[].
 flush() { curl -s -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$1/truncate"; }
 
 has_ended() { ! kill -0 "$DAEMON" 2>/dev/null; }
+insist() { until has_ended; do kill -TERM "$DAEMON" 2>/dev/null; sleep 0.2; done; } # after SIGTERM; a second one at once is the same
 has_logged() { grep -q "$1" "$WORK/log"; }
 listens_or_ended() { has_logged 'listening on' || has_ended; }
 

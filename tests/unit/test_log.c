@@ -46,7 +46,7 @@ START_TEST(text_has_a_line_an_event)
     const char *line = logged();
     ck_assert_msg(strncmp(line, "attnd: 20", 9) == 0 && strstr(line, "Z info one?and ?[31mred\n"), "%s",
                   line);
-    log_request(LOG_WARNING, 1, "abc", "refused");
+    log_request(LOG_WARNING, 1, &(struct log_about){.id = "abc"}, "refused");
     line = logged();
     ck_assert_msg(strstr(line, "Z warning refused (request abc)\n") != NULL, "%s", line);
 }
@@ -60,7 +60,7 @@ START_TEST(json_is_json_whatever_is_said)
     long_text[sizeof long_text - 1] = '\0';
     const char *const messages[] = {"plain", "a \"quote\" and a \\ and a\nline", "\xff\xfe", long_text};
     for (size_t i = 0; i < sizeof messages / sizeof messages[0]; i++) {
-        log_request(LOG_ERROR, 2, "id-1", "%s", messages[i]);
+        log_request(LOG_ERROR, 2, &(struct log_about){.id = "id-1"}, "%s", messages[i]);
         const char *line = logged();
         ck_assert_uint_lt(strlen(line), 1025);
         ck_assert_int_eq(line[strlen(line) - 1], '\n');
@@ -77,11 +77,38 @@ END_TEST
 START_TEST(logfmt_has_names_and_values)
 {
     log_init(LOG_INFO, LOG_LOGFMT);
-    log_request(LOG_INFO, 3, "x", "say \"hi\"");
+    log_request(LOG_INFO, 3, &(struct log_about){.id = "x"}, "say \"hi\"");
     const char *line = logged();
     ck_assert_msg(strncmp(line, "time=20", 7) == 0 &&
                       strstr(line, "Z level=info request=x msg=\"say \\\"hi\\\"\"\n"),
                   "%s", line);
+}
+END_TEST
+
+START_TEST(what_a_line_is_about_are_members)
+{
+    const struct log_about about = {.id = "x",
+                                    .method = "GET",
+                                    .path = "/a\"b\nrest",
+                                    .path_bytes = 5,
+                                    .key = "alice",
+                                    .status = 429,
+                                    .code = "quota_exceeded"};
+    log_init(LOG_INFO, LOG_LOGFMT);
+    log_request(LOG_INFO, 7, &about, "refused");
+    ck_assert_ptr_nonnull(strstr(logged(),
+                                 " request=x method=\"GET\" path=\"/a\\\"b?\" key=\"alice\" status=429 "
+                                 "code=\"quota_exceeded\" msg=\"refused\"\n"));
+    log_init(LOG_INFO, LOG_JSON);
+    log_request(LOG_INFO, 7, &about, "refused");
+    cJSON *tree = cJSON_Parse(logged());
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "path")), "/a\"b?");
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "status")) == 429);
+    ck_assert_ptr_null(cJSON_GetObjectItem(tree, "client"));
+    cJSON_Delete(tree);
+    log_init(LOG_INFO, LOG_TEXT);
+    log_request(LOG_INFO, 7, &about, "refused");
+    ck_assert_ptr_nonnull(strstr(logged(), " info refused (request x)\n"));
 }
 END_TEST
 
@@ -91,7 +118,7 @@ START_TEST(a_long_text_keeps_its_request)
     log_init(LOG_INFO, LOG_TEXT);
     memset(long_text, 'x', sizeof long_text - 1);
     long_text[sizeof long_text - 1] = '\0';
-    log_request(LOG_INFO, 4, "the-id", "%s", long_text);
+    log_request(LOG_INFO, 4, &(struct log_about){.id = "the-id"}, "%s", long_text);
     const char *line = logged();
     ck_assert_msg(strstr(line, "xxx (request the-id)\n") != NULL, "%s", line);
 }
@@ -103,13 +130,13 @@ START_TEST(a_kind_has_so_many_lines_a_second)
     unsigned lines = 0;
     log_init(LOG_INFO, LOG_TEXT);
     for (int i = 0; i < 200; i++)
-        log_request(LOG_INFO, 5, "x", "again");
+        log_request(LOG_INFO, 5, &(struct log_about){.id = "x"}, "again");
     ssize_t n = read(ends[0], all, sizeof all);
     for (ssize_t i = 0; i < n; i++)
         lines += all[i] == '\n';
     ck_assert_uint_ge(lines, LOG_KIND_PER_S);
     ck_assert_uint_lt(lines, 200); /* more than one second's, on a slow machine */
-    log_request(LOG_INFO, 6, "x", "another kind");
+    log_request(LOG_INFO, 6, &(struct log_about){.id = "x"}, "another kind");
     ck_assert_msg(strstr(logged(), "another kind") != NULL, "it has its own");
 }
 END_TEST
@@ -167,6 +194,7 @@ TCase *log_case(void)
     tcase_add_test(tc, text_has_a_line_an_event);
     tcase_add_test(tc, json_is_json_whatever_is_said);
     tcase_add_test(tc, logfmt_has_names_and_values);
+    tcase_add_test(tc, what_a_line_is_about_are_members);
     tcase_add_test(tc, a_long_text_keeps_its_request);
     tcase_add_test(tc, a_kind_has_so_many_lines_a_second);
     tcase_add_test(tc, nobody_waits_for_who_does_not_read);
