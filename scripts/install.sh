@@ -24,7 +24,7 @@ daemon_files() {
     done
     echo "755 packaging/kubernetes/make_gateway.py share/doc/attnd/examples/make_gateway.py"
     for file in README.md CHANGELOG.md LICENSE NOTICE; do echo "644 $file share/doc/attnd/$file"; done
-    find docs -type f \( -name '*.md' -o -name '*.png' -o -name '*.svg' \) | sort | while read -r file; do echo "644 $file share/doc/attnd/$file"; done
+    find docs -type f ! -name PLAN.md \( -name '*.md' -o -name '*.png' -o -name '*.svg' \) | sort | while read -r file; do echo "644 $file share/doc/attnd/$file"; done
     for file in man/*.[1-8]; do echo "644 $file share/man/man${file##*.}/${file##*/}"; done
     for file in clients/completion/*; do
         name=${file##*/}
