@@ -6,29 +6,13 @@
 #   BASE=DIR   a bare Debian 12 (debootstrap --variant=minbase bookworm DIR), which is copied; without it one is made
 set -eu
 cd "$(dirname "$0")/.."
-for tool in debootstrap python3; do
-    command -v $tool >/dev/null || { echo "check-container: $tool is missing: bootstrap package has it" >&2; exit 69; }
-done
-[ "$(id -u)" -eq 0 ] || { echo 'check-container: wants root, for a chroot' >&2; exit 69; }
+. scripts/check_lib.sh
+needs package debootstrap python3
 file=packaging/container/Containerfile
-passed=0 failed=0 daemon=
-work=$(mktemp -d)
-trap '[ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
+daemon=
+end() { [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true; }
 
-expect() { # NAME WANT GOT
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-        passed=$((passed + 1))
-    else
-        echo "not ok $1: wanted '$2', got '$3'"
-        failed=$((failed + 1))
-    fi
-}
-
-if [ -z "${BASE:-}" ]; then
-    BASE=$work/base
-    debootstrap --variant=minbase bookworm "$BASE" >"$work/said"
-fi
+[ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; }
 root=$work stage='' stages=0 user=0:0 entry='' environment=()
 declare -A named=()
 inside() { chroot --userspec="$user" "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
@@ -119,5 +103,4 @@ wait $daemon || code=$?
 daemon=
 expect 'it ends cleanly' 0 $code
 expect 'and has saved into its volume' yes "$([ -s "$root/var/lib/attnd/snapshot" ] && echo yes)"
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+verdict 1

@@ -9,29 +9,14 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build/release}
-for tool in debootstrap lintian python3 dpkg-deb systemd-analyze; do
-    command -v $tool >/dev/null || { echo "check-package: $tool is missing: bootstrap package has it" >&2; exit 69; }
-done
-[ "$(id -u)" -eq 0 ] || { echo 'check-package: wants root, for a chroot' >&2; exit 69; }
+. scripts/check_lib.sh
+needs package debootstrap lintian python3 dpkg-deb systemd-analyze
 export DEBFULLNAME='A. Maintainer' DEBEMAIL=maintainer@debian.org # lintian wants somebody
-passed=0 failed=0 daemon=
-work=$(mktemp -d)
+daemon=
 root=$work/debian
 end() {
     [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null
     umount "$root/proc" 2>/dev/null
-    rm -rf --one-file-system "$work"
-}
-trap end EXIT
-
-expect() { # NAME WANT GOT
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-        passed=$((passed + 1))
-    else
-        echo "not ok $1: wanted '$2', got '$3'"
-        failed=$((failed + 1))
-    fi
 }
 inside() { chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
 ask() { curl -s --unix-socket "$root/run/attnd/test" "$@"; }
@@ -57,7 +42,7 @@ expect 'lintian has no error' '' "$(lintian --allow-root --tag-display-limit 0 -
 expect 'systemd-analyze: 3.0 at most' yes "$(dpkg-deb --fsys-tarfile "$second" | tar -xO ./usr/lib/systemd/system/attnd.service >"$work/attnd.service"
     systemd-analyze security --offline=true --no-pager "$work/attnd.service" 2>&1 | awk '/Overall exposure/ {for (i = 1; i < NF; i++) if ($i == "attnd.service:") print ($(i + 1) <= 3.0 ? "yes" : $(i + 1))}')"
 
-if [ -n "${BASE:-}" ]; then cp -a "$BASE" "$root"; else debootstrap --variant=minbase bookworm "$root" >"$work/said" || exit 1; fi
+bare_debian "$root" || exit 1
 printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 chmod +x "$root/usr/sbin/policy-rc.d"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
@@ -123,5 +108,4 @@ expect 'it is purged' 0 $?
 expect 'with all that was its own, and nothing else' "$root/etc/attnd/proxy.pem" "$(find "$root/etc/attnd"/* "$root/var/lib/attnd" "$root/var/cache/attnd" "$root/usr/share/attnd" "$root/usr/share/doc/attnd" 2>/dev/null)"
 expect 'dpkg has forgotten it' 1 "$(inside dpkg-query -W attnd >/dev/null 2>&1; echo $?)"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -gt 20 ]
+verdict 21

@@ -12,14 +12,10 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build/release}
-for tool in buildah podman runc ip debootstrap jq python3; do
-    command -v $tool >/dev/null || { echo "check-pods: $tool is missing: bootstrap containers has it" >&2; exit 69; }
-done
-[ "$(id -u)" -eq 0 ] || { echo 'check-pods: wants root, for networks and containers' >&2; exit 69; }
+. scripts/check_lib.sh
+needs containers buildah podman runc ip debootstrap jq python3
 export STORAGE_DRIVER=${STORAGE_DRIVER:-vfs} BUILDAH_ISOLATION=${BUILDAH_ISOLATION:-chroot}
 manifest=packaging/kubernetes/attnd.yaml
-passed=0 failed=0
-work=$(mktemp -d)
 tag=attnd-check-$$
 podman=(podman --runtime runc --cgroup-manager cgroupfs)
 end() {
@@ -28,27 +24,12 @@ end() {
         ip netns delete "$tag-$n" 2>/dev/null
     done
     ip link delete attnd-check 2>/dev/null
-    rm -rf --one-file-system "$work"
-}
-trap end EXIT
-
-expect() { # NAME WANT GOT
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-        passed=$((passed + 1))
-    else
-        echo "not ok $1: wanted '$2', got '$3'"
-        failed=$((failed + 1))
-    fi
 }
 
 # ---- the image
 image=$(sed -n 's/^ *image: *//p' $manifest | sort -u)
 if [ -z "${IMAGE:-}" ]; then
-    if [ -z "${BASE:-}" ]; then
-        BASE=$work/base
-        debootstrap --variant=minbase bookworm "$BASE" >"$work/said" || exit 1
-    fi
+    [ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; } || exit 1
     base=$(buildah from scratch) && buildah add -q "$base" "$BASE" / >/dev/null && buildah commit -q "$base" "localhost/$tag-base" >/dev/null && buildah rm "$base" >/dev/null
     git archive --format=tar HEAD | tar -x -C "$(mkdir -p "$work/source" && echo "$work/source")"
     buildah build -q --build-arg BASE="localhost/$tag-base" -t "localhost/$tag" -f packaging/container/Containerfile "$work/source" >"$work/said" 2>&1
@@ -122,5 +103,4 @@ start 1
 expect 'a new pod on its volume has the sequence, to the bit' "$held" "$(seen 1 "${there:-0}")"
 "${podman[@]}" rmi --force "localhost/$tag" "localhost/$tag-base" >/dev/null 2>&1
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -gt 10 ]
+verdict 11

@@ -11,7 +11,8 @@ trap 'rm -f "$log" "$took"' EXIT
 TIMEFORMAT='%0R s, processor %0U + %0S s'
 export TURN_FACTOR=10 # what lib.sh allows a turn of the loop
 
-# Of each mode: the unit tests, and scripts that take all ways through the server and the engine. tsan is for threads.
+# Of each mode: programs, and scripts that take all ways through the server and the engine. tsan is for threads.
+programs_of() { case $1 in tsan) echo unit ;; *) echo unit allocator_model ;; esac; }
 scripts_of() {
     case $1 in
         tsan) echo '02-http 03-sequences 08-workloads 13-retries' ;;
@@ -37,8 +38,9 @@ judge() { # NAME COMMAND...
 
 for mode in "$@"; do
     build=build/$mode
-    judge "$mode builds" make --no-print-directory -j"$(nproc)" MODE="$mode" "$build/attnd" "$build/attnctl" "$build/tests/unit" "$build/tests/allocator_model" || continue
-    judge "$mode unit" "$build/tests/unit"
+    read -ra programs <<<"$(programs_of "$mode")"
+    judge "$mode builds" make --no-print-directory -j"$(nproc)" MODE="$mode" "$build/attnd" "$build/attnctl" "${programs[@]/#/$build/tests/}" || continue
+    for program in "${programs[@]}"; do judge "$mode $program" "$build/tests/$program"; done
     for script in $(scripts_of "$mode"); do
         judge "$mode $script" env ATTND="$PWD/$build/attnd" MODE="$mode" bash "tests/integration/$script.sh"
     done

@@ -9,28 +9,13 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build/release}
-for tool in debootstrap systemd-nspawn nsenter dpkg-deb jq; do
-    command -v $tool >/dev/null || { echo "check-systemd: $tool is missing: bootstrap package has it" >&2; exit 69; }
-done
-[ "$(id -u)" -eq 0 ] || { echo 'check-systemd: wants root, to boot a Debian' >&2; exit 69; }
+. scripts/check_lib.sh
+needs package debootstrap systemd-nspawn nsenter dpkg-deb jq
 export DEBFULLNAME='A. Maintainer' DEBEMAIL=maintainer@debian.org
-passed=0 failed=0 nspawn=
-work=$(mktemp -d)
+nspawn=
 root=$work/debian
 end() {
     [ -z "$nspawn" ] || { kill "$nspawn" 2>/dev/null && wait "$nspawn" 2>/dev/null; }
-    rm -rf --one-file-system "$work"
-}
-trap end EXIT
-
-expect() { # NAME WANT GOT
-    if [ "$2" = "$3" ]; then
-        echo "ok $1"
-        passed=$((passed + 1))
-    else
-        echo "not ok $1: wanted '$2', got '$3'"
-        failed=$((failed + 1))
-    fi
 }
 clean=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C)
 inside() { nsenter --target "$init" --mount --uts --ipc --net --pid --root --wd "${clean[@]}" "$@"; }
@@ -59,7 +44,7 @@ BUILD=$BUILD REVISION=2 bash scripts/make_deb.sh >"$work/second" || exit 1
 first=$(tail -1 "$work/first") second=$(tail -1 "$work/second")
 
 # ---- boot, and install what needs the network before
-if [ -n "${BASE:-}" ]; then cp -a "$BASE" "$root"; else debootstrap --variant=minbase bookworm "$root" >"$work/said" || exit 1; fi
+bare_debian "$root" || exit 1
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 cp "$first" "$second" "$root/root/"
 {
@@ -154,5 +139,4 @@ inside dpkg -P attnd >"$work/said" 2>&1
 expect 'purged, nothing is left' '0 not-found' "$? $(property LoadState)"
 expect 'nor a folder' '' "$(inside ls -d /etc/attnd /var/lib/attnd /var/cache/attnd /run/attnd 2>/dev/null)"
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -gt 20 ]
+verdict 21

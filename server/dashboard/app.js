@@ -10,7 +10,7 @@
 import {Api, Problem} from './api.js';
 import {BlockMap} from './map.js';
 import {$, fill, h, setText, swatch, update} from './dom.js';
-import {BlockStore, FOREIGN, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, plural, scopeLacked, scopesDenied, secondsText, sequencesText} from './pure.js';
+import {BlockStore, FOREIGN, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, plural, scopeLacked, scopesDenied, secondsText, sequencesOfAll, sequencesText} from './pure.js';
 import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
@@ -379,7 +379,7 @@ class App {
     const saved = pool.tokens_logical - pool.tokens_physical;
     const {bytes_read: bytes, seconds: took, roof_fraction: fraction} = scheduler.latest; // of the latest 1000 steps
     const runs = seconds() - this.steppedAt < IDLE_S && took > 0;
-    const {counts} = this.live, all = scheduler.idle + scheduler.queued + scheduler.running + scheduler.swapped;
+    const {counts} = this.live, all = sequencesOfAll(scheduler);
     const own = this.seesAll ? [] : [['This key'], ['own sequences', countText(sequences.count)], ['own held', countText(counts[1] + counts[2])],
       ['own shared', countText(counts[2])], ['own cached', countText(counts[3])], ['All keys']];
     const figures = [...own,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // learn.js - a form that starts a workload, and the tour: six steps that ask the real API and say what changed in the map.
 import {$, fill, h, setText, update} from './dom.js';
-import {bytesText, countText, firstWorkload, list, plural, secondsText, verifyText, zerosBody, zerosLine} from './pure.js';
+import {bytesText, countText, firstWorkload, list, plural, secondsText, sequencesOfAll, verifyText, zerosBody, zerosLine} from './pure.js';
 
 // ---- a workload -------------------------------------------------------------------------------------------
 
@@ -226,8 +226,7 @@ export class TourView {
   // leftOut(stats): why the pool cannot be filled; null: it can. Beside somebody else, of any key, it is not, as attnctl tour has it: their calls
   // would wait, and their sequences be swapped.
   leftOut({pool, scheduler, sequences, leases}) {
-    const all = scheduler.idle + scheduler.queued + scheduler.running + scheduler.swapped;
-    const others = Math.max(0, all - this.sequences.length), leased = Math.max(0, pool.leased - this.leased), n = others + leased;
+    const others = Math.max(0, sequencesOfAll(scheduler) - this.sequences.length), leased = Math.max(0, pool.leased - this.leased), n = others + leased;
     if (n > 0) {
       const who = [others ? plural(others, 'other sequence') : '', leased ? plural(leased, 'leased block') : ''].filter(Boolean).join(' and ');
       const own = this.app.seesAll || sequences.count > this.sequences.length || leases > this.leases.length;

@@ -308,6 +308,8 @@ export function rangesText(blocks, most = 4) {
 
 // blocksText([0, 1]) = "blocks 0, 1"
 export const blocksText = (blocks, most) => `${blocks.length === 1 ? 'block' : 'blocks'} ${rangesText(blocks, most)}`;
+// sequencesOfAll(scheduler): sequences of all keys, by the scheduler's figures.
+export const sequencesOfAll = ({idle, queued, running, swapped}) => idle + queued + running + swapped;
 // sequencesText([4]) = "sequence 4"
 export const sequencesText = (ids, most) => `${ids.length === 1 ? 'sequence' : 'sequences'} ${list(ids, most)}`;
 

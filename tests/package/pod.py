@@ -12,7 +12,7 @@ import yaml
 
 # What tells a kubelet when to do something, or the scheduler where: the script that calls this plays their part.
 ELSEWHERE = {"terminationGracePeriodSeconds", "automountServiceAccountToken", "enableServiceLinks", "securityContext", "initContainers", "containers", "volumes"}
-PROBES = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "command"}
+OF_CONTAINER = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "command"}
 
 
 def known(found, all_known, where):
@@ -30,7 +30,7 @@ def main():
     pod = template["spec"]
     known(pod, ELSEWHERE, "pod")
     container = pod["initContainers" if which == "init" else "containers"][0]
-    known(container, PROBES | {"env", "securityContext", "resources", "volumeMounts"}, which)
+    known(container, OF_CONTAINER | {"env", "securityContext", "resources", "volumeMounts"}, which)
 
     of_pod, own = pod["securityContext"], container["securityContext"]
     known(of_pod, {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"}, "securityContext")
