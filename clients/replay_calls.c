@@ -24,7 +24,6 @@ enum {
 };
 
 static const char *const daemons_own = "the daemon did it by itself (snapshots, ids, keys that were removed)",
-                         *const a_stream = "a stream of events, which has no end",
                          *const no_json =
                              "a workload that a body of JSON cannot say (arrivals with forks, priorities or "
                              "prefixes; more than 64 KiB)",
@@ -564,12 +563,9 @@ static const struct route {
     {"self_test", "POST", "/v1/selftest", BODY_NONE},
     {"stats", "GET", "/stats", BODY_PAGE},
     {"list", "GET", "/v1/{}", BODY_PAGE},
-    {"pool", "GET", "/v1/blocks", BODY_PAGE},
     {"steps", "GET", "/v1/steps", BODY_STEPS},
     {"block_life", "GET", "/v1/blocks/#/history", BODY_NONE},
     {"waiting", "GET", "/v1/waiting", BODY_NONE},
-    {"prefixes", "GET", "/v1/prefixes", BODY_NONE},
-    {"audit", "POST", "/v1/audit", BODY_NONE},
     {"trim", "POST", "/v1/trim", BODY_NONE},
     {"workload_start", "POST", "/v1/workloads", BODY_WORKLOAD},
     {"workloads", "GET", "/v1/workloads", BODY_NONE},
@@ -659,7 +655,7 @@ const char *replay_call_of(struct replay_world *w, const cJSON *request, const c
     const struct route *route = route_of(request);
     *call = (struct replay_call){0};
     if (!route)
-        return record_is(request, "what", "events") ? a_stream : daemons_own;
+        return daemons_own;
     call->method = route->method;
     fill_path(call, route->path, request);
     return make_body(w, route->body, request, answer, target, call);

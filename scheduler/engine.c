@@ -178,6 +178,7 @@ static void handle(struct engine *e, struct request *request)
         request_list_append(&e->state.alone, request);
         break;
     case REQUEST_AT_ONCE:
+    case REQUEST_LOOKING:
         if (kind->run(&e->state, request) != REQUEST_WAITS)
             complete(request, e);
         break;

@@ -633,7 +633,7 @@ static bool audit_part(const struct engine_state *state, struct request_check *a
 struct request *inspect_part(struct engine_state *state)
 {
     struct request *request = state->questions.first;
-    bool gone = journal_gone(state->journal, request), ended;
+    bool gone = atomic_load(&request->cancelled), ended;
     if (gone)
         request_fail(request, ATTND_GONE, "the client went away");
     if (gone && request->kind == REQUEST_AUDIT)

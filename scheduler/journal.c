@@ -312,7 +312,7 @@ void journal_end_turn(struct journal *j)
 
 void journal_take(struct journal *j, struct request *request)
 {
-    if (!j)
+    if (!j || request_kinds[request->kind].when == REQUEST_LOOKING)
         return;
     request->journal_number = ++j->requests;
     if (j->checks || !j->on)
@@ -705,7 +705,7 @@ static void add_answer(struct values *v, const struct request *r)
 
 void journal_answer(struct journal *j, const struct engine_state *state, const struct request *request)
 {
-    if (!j || (!j->checks && !j->on))
+    if (!j || (!j->checks && !j->on) || request_kinds[request->kind].when == REQUEST_LOOKING)
         return;
     struct values v = {.list = (uint64_t *)(void *)j->scratch};
     add(&v, request->journal_number);

@@ -299,7 +299,6 @@ static void put_arguments(struct json_writer *w, const struct request *r, const 
     case REQUEST_BLOCKS:
     case REQUEST_STATS:
     case REQUEST_LIST:
-    case REQUEST_POOL:
         json_uint(w, "cursor", r->page.cursor);
         json_uint(w, "limit", r->page.limit);
         break;

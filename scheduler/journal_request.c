@@ -332,7 +332,7 @@ static void common(struct journal_wire *w)
     struct request *r = w->request;
     uint8_t kind = (uint8_t)r->kind;
     VALUE(w, kind);
-    w->bad |= kind >= REQUEST_KINDS;
+    w->bad |= kind >= REQUEST_KINDS || request_kinds[kind].when == REQUEST_LOOKING;
     r->kind = w->bad ? REQUEST_STATS : (enum request_kind)kind;
     VALUE(w, r->id);
     flag(w, &r->of_leases);
@@ -418,7 +418,6 @@ bool journal_request(struct journal_wire *w, const struct config *config)
     case REQUEST_BLOCKS:
     case REQUEST_STATS:
     case REQUEST_LIST:
-    case REQUEST_POOL:
         page(w, &r->page);
         break;
     case REQUEST_STEPS:

@@ -63,6 +63,8 @@ enum {
 /* When a request is carried out. */
 enum request_when {
     REQUEST_AT_ONCE, /* as soon as it is taken */
+    REQUEST_LOOKING, /* likewise, and it is answered turns later: in parts, or once there is news. It changes nothing,
+                      * and the journal leaves it out. */
     REQUEST_QUEUED,  /* while a step is formed, in its turn among the requests on its sequences */
     REQUEST_STEPPED, /* likewise, and it is answered when that step retires */
     REQUEST_ALONE    /* when no step is in flight */
@@ -101,13 +103,13 @@ enum request_change {
     XX(SELF_TEST, AT_ONCE, NOTHING, true, backend_ops_self_test)                                             \
     XX(STATS, AT_ONCE, NOTHING, false, inspect_stats)                                                        \
     XX(LIST, AT_ONCE, NOTHING, false, inspect_list)                                                          \
-    XX(POOL, AT_ONCE, NOTHING, false, inspect_pool)                                                          \
+    XX(POOL, LOOKING, NOTHING, false, inspect_pool)                                                          \
     XX(STEPS, AT_ONCE, NOTHING, false, inspect_steps)                                                        \
     XX(BLOCK_LIFE, AT_ONCE, NOTHING, false, history_life)                                                    \
     XX(WAITING, AT_ONCE, NOTHING, false, inspect_waiting)                                                    \
-    XX(PREFIXES, AT_ONCE, NOTHING, false, inspect_prefixes)                                                  \
-    XX(EVENTS, AT_ONCE, NOTHING, false, history_watch)                                                       \
-    XX(AUDIT, AT_ONCE, NOTHING, false, inspect_audit)                                                        \
+    XX(PREFIXES, LOOKING, NOTHING, false, inspect_prefixes)                                                  \
+    XX(EVENTS, LOOKING, NOTHING, false, history_watch)                                                       \
+    XX(AUDIT, LOOKING, NOTHING, false, inspect_audit)                                                        \
     XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
     XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \

@@ -11,9 +11,27 @@ journal() { curl -s "$URL/stats" | jq -r ".journal | $1"; }
 start() { start_daemon --config config/tiny.jsonc --backend cpu --set "journal.path=$J" --set pool.blocks=40 --set pool.host_blocks=30 --set limits.sequences=40 "$@"; }
 
 # ---- recorded and run again
+# Somebody looks on meanwhile, as an open page does: that changes nothing, and is not recorded.
+look_on() {
+    local now
+    while :; do
+        now=$(curl -s "$URL/v1/blocks?limit=1000" | jq .epoch)
+        for look in "blocks?epoch=$((now > 3 ? now - 3 : 0))" 'blocks?state=held&limit=3' prefixes waiting 'steps?limit=9' blocks/3/history sequences workloads; do
+            curl -s -o /dev/null "$URL/v1/$look"
+        done
+        curl -s -o /dev/null -X POST "$URL/v1/audit"
+    done
+}
 start --set journal.file_bytes=64KiB
+curl -sN -o "$WORK/events" "$URL/v1/events" &
+listener=$!
+look_on &
+looker=$!
 python3 tests/journal_traffic.py "$URL" 1 80
 expect 'clients are served' 0 $?
+kill "$looker" "$listener"
+wait "$looker" "$listener" 2>/dev/null
+expect 'and listeners' true "$([ -s "$WORK/events" ] && echo true)"
 are_written() { [ "$(journal '.files >= 3 and .stopped == null')" = true ]; }
 eventually are_written
 expect 'it goes on, in some files' true "$(journal '.files >= 3 and .records > 500 and .bytes > 100000 and .stopped == null')"
