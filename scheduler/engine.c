@@ -20,6 +20,7 @@
 #include "config/log.h"
 #include "config/mapping.h"
 #include "config/model_constants.h"
+#include "config/numbers.h"
 #include "config/version.h"
 #include "scheduler/backend_ops.h"
 #include "scheduler/client_queue.h"
@@ -59,9 +60,11 @@ enum {
     PARTIALS_LEAST =
         16384, /* of a plan; six a query let it read at most half more than the best cut (planner.c) */
     PARTIALS_PER_ROW = 6,
-    BUDGETS = 4,          /* each a fourth of scheduler.step_us_shared */
-    QUESTION_WORK = 8192, /* entries and blocks of a part: a tenth of a millisecond */
-    CPU_STEP_US = 20000,  /* scheduler.step_us_max and step_us_shared */
+    BUDGETS = 4, /* each a fourth of scheduler.step_us_shared */
+    QUESTION_WORK =
+        2048, /* entries and blocks that questions look at in a turn, some 40 us; behind a step of more
+                           * than 2 ms one for each microsecond of it, a fiftieth of its time */
+    CPU_STEP_US = 20000, /* scheduler.step_us_max and step_us_shared */
     CPU_SHARED_US = 2000,
     DEVICE_STEP_US = 4000,
     DEVICE_SHARED_US = 500
@@ -90,6 +93,7 @@ struct engine {
     _Atomic bool stop, keep_all;
     _Atomic uint64_t busy_since_us;      /* 0: waiting for requests */
     double submitted_s[STEPS_IN_FLIGHT]; /* of a step, by its slot */
+    double latest_step_us;               /* that the latest one to retire took */
     bool holds;                          /* the latest step is not retired as long as it may be continued */
     bool awaits;                         /* the oldest step in flight, and */
     double awaits_since_s;               /* since when: turns that found it not done */
@@ -230,7 +234,8 @@ static bool retire_steps(struct engine *e)
         client_queue_look(e->state.clients, step);
         step_retire(step);
         history_stepped(&e->state, step, e->submitted_s[step_slot(step)]);
-        shares_retire(e->state.shares, step_slot(step), step_cost(step).seconds * 1e6);
+        e->latest_step_us = step_cost(step).seconds * 1e6;
+        shares_retire(e->state.shares, step_slot(step), e->latest_step_us);
         client_queue_retire(e->state.clients, step);
         workload_run_retire(e->state.workloads, step);
         journal_retired(e->state.journal, &e->state, step);
@@ -265,13 +270,17 @@ static bool test_backend(struct engine *e)
     return request || e->state.self_tests.first;
 }
 
-/* Do a part of a question that takes long. */
-static bool answer_question(struct engine *e)
+/* Answer questions that are answered in parts, as far as there is work for in a turn. */
+static bool answer_questions(struct engine *e)
 {
+    uint32_t work =
+        e->o.question_work ? e->o.question_work : larger(QUESTION_WORK, (uint32_t)e->latest_step_us);
     bool any = e->state.questions.first;
-    struct request *request = any ? inspect_part(&e->state) : NULL;
-    if (request)
-        complete(request, e);
+    while (e->state.questions.first && work > 0) {
+        struct request *request = inspect_part(&e->state, &work);
+        if (request)
+            complete(request, e);
+    }
     return any;
 }
 
@@ -416,7 +425,7 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= take_requests(e);
     worked |= run_next_alone(e);
     worked |= test_backend(e);
-    worked |= answer_question(e);
+    worked |= answer_questions(e);
     worked |= workload_run_tidy(e->state.workloads);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
@@ -876,7 +885,6 @@ int engine_create(const struct engine_options *options, struct engine **result,
     e->state.config = options->config;
     e->state.journal = options->journal;
     e->state.kv_events = options->kv_events;
-    e->state.question_work = options->question_work ? options->question_work : QUESTION_WORK;
     e->wake = eventfd(0, EFD_CLOEXEC);
     int rc = backend_ops_replace_constants(&e->state, &options->config->constants);
     if (rc == 0)

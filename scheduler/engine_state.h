@@ -46,7 +46,6 @@ struct engine_state {
     struct request_list alone;        /* that wait until no step is in flight; engine.c */
     struct request_list self_tests;   /* that wait for a verdict; backend_ops.c */
     struct request_list questions;    /* that are answered in parts; inspect.c */
-    uint32_t question_work;           /* entries and blocks that a part looks at */
     struct request_list listeners;    /* that wait for events; history.c */
     uint64_t preemptions;             /* since start; workload_run.c */
     uint64_t refusals;                /* likewise: requests that were refused for want of blocks; engine.c */

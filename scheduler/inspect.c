@@ -297,7 +297,10 @@ static int ask_in_parts(struct engine_state *state, struct request *request)
     return REQUEST_WAITS;
 }
 
-enum { CHANGES_A_LOOK = 8 }; /* of the log, that are looked at in the time of an entry */
+enum {
+    LOOK_WORK = 2,     /* a block that is looked at is work of so many entries of tables, */
+    CHANGES_A_LOOK = 8 /* and so many changes of the log are that of one */
+};
 
 /* Of the blocks of a page as they were, find who held those then that somebody has given back since; true when all are
  * looked at. */
@@ -306,7 +309,7 @@ static bool find_losers(const struct engine_state *state, struct request_pool *a
     struct block_log *log = block_tables_log(step_tables(state->steps));
     for (; ask->asked_losers < ask->blocks.count; ask->asked_losers++) {
         struct block_view *view = &ask->blocks.views[ask->asked_losers];
-        if (!ask->past || !ask->lost[ask->asked_losers])
+        if (!ask->lost[ask->asked_losers])
             continue;
         if (*work == 0)
             return false;
@@ -317,23 +320,23 @@ static bool find_losers(const struct engine_state *state, struct request_pool *a
     return true;
 }
 
-/* Look in `work` entries of tables for the blocks of a page that have no owner yet; true when none is
+/* Look in entries of tables for the blocks of a page that have no owner yet; true when none is
  * left, or all tables are looked at. A block that somebody gave back meanwhile stays without. */
-static bool find_owners(const struct engine_state *state, struct request_pool *ask, uint32_t work)
+static bool find_owners(const struct engine_state *state, struct request_pool *ask, uint32_t *work)
 {
     const struct block_tables *tables = step_tables(state->steps);
     struct block_log *log = block_tables_log(tables);
     const struct block_pool *pool = block_tables_pool(tables);
-    if (!find_losers(state, ask, &work))
+    if (!find_losers(state, ask, work))
         return false;
-    while (work > 0 && ask->unowned > 0 && ask->row < state->config->limits.sequences) {
+    while (*work > 0 && ask->unowned > 0 && ask->row < state->config->limits.sequences) {
         uint64_t id = sequences_at(state->sequences, ask->row)->id;
         struct block_table_view table = {.swapped = true};
         if (id)
             table = block_tables_view(tables, ask->row);
-        uint32_t entries = table.swapped ? 0 : table.entries, last = entries;
-        if (entries > ask->entry && entries - ask->entry > work)
-            last = ask->entry + work;
+        uint32_t entries = table.swapped ? 0 : table.entries, last = entries, before = *work;
+        if (entries > ask->entry && entries - ask->entry > before)
+            last = ask->entry + before;
         for (uint32_t i = ask->entry; table.ids && i < last; i++) {
             uint32_t at = table.ids[i] - ask->first,
                      place = at < ask->looked_at ? ask->place[at] : UINT32_MAX;
@@ -341,13 +344,13 @@ static bool find_owners(const struct engine_state *state, struct request_pool *a
                 ask->generation[place] != block_pool_generation(pool, table.ids[i]))
                 continue;
             if (ask->past)
-                work -= smaller(work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
+                *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
             if (ask->past && block_log_gained(log, ask->epoch, table.ids[i], id))
                 continue;
             ask->blocks.views[place].owner = id;
             ask->unowned--;
         }
-        work -= smaller(work, 1 + (last > ask->entry ? last - ask->entry : 0));
+        *work -= smaller(*work, 1 + (last > ask->entry ? last - ask->entry : 0));
         ask->entry = last;
         if (last >= entries) {
             ask->row++;
@@ -373,79 +376,119 @@ static struct block_view view_of_past(const struct engine_state *state, const st
     return view;
 }
 
-/* Blocks from ask->first on as they are, or were at ask->epoch; NULL: the answer has no room for them. */
-static struct block_past *look_at_blocks(struct engine_state *state, struct request *request, uint32_t n)
+/* Whether the epoch that is asked for can be shown; else the request has failed. One of now begins again if its epoch is
+ * too long ago already, and then looks at all of its blocks at once. */
+static bool has_epoch(struct engine_state *state, struct request *request)
 {
     struct request_pool *ask = &request->pool;
+    uint64_t now = history_epoch(state),
+             oldest = block_log_oldest(block_tables_log(step_tables(state->steps)));
+    if (!ask->past && (!ask->begun || ask->epoch < oldest)) {
+        ask->hurries = ask->begun;
+        ask->begun = true;
+        ask->epoch = now;
+        ask->looked_at = ask->blocks.count = ask->unowned = 0;
+    } else if (ask->epoch > now) {
+        request_fail(request, ATTND_INVALID, "epoch %llu is to come, it is %llu now",
+                     (unsigned long long)ask->epoch, (unsigned long long)now);
+    } else if (ask->epoch < oldest) {
+        request_fail(request, ATTND_EPOCH_GONE,
+                     "epoch %llu is too long ago: the oldest that can be shown is %llu",
+                     (unsigned long long)ask->epoch, (unsigned long long)oldest);
+    }
+    return request->status == 0;
+}
+
+enum { LOOKED_AT_ONCE = 256 }; /* blocks */
+
+/* past [n] become blocks from `first` on as they are, or were at the epoch that is asked for. */
+static void look_at(struct engine_state *state, const struct request *request, uint32_t first, uint32_t n,
+                    struct block_past *past, uint32_t *work)
+{
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     struct block_log *log = block_tables_log(step_tables(state->steps));
-    struct block_past *past = request_alloc(request, n, sizeof *past);
-    for (uint32_t i = 0; past && i < n; i++) {
-        uint32_t id = ask->first + i;
-        past[i] = (struct block_past){.key = request->sees_all && !ask->past ? 0 : block_log_key(log, id),
+    bool keyed = !request->sees_all || request->pool.past;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = first + i;
+        past[i] = (struct block_past){.key = keyed ? block_log_key(log, id) : 0,
                                       .refs = block_pool_refs(pool, id),
                                       .fill = (uint16_t)block_pool_kept_fill(pool, id),
                                       .state = (uint8_t)block_pool_state(pool, id),
                                       .published = block_pool_is_published(pool, id)};
     }
-    if (past && ask->past)
-        block_log_rewind(log, ask->epoch, ask->first, n, past);
-    return past;
+    *work -= smaller(*work, n * LOOK_WORK);
+    if (history_epoch(state) == request->pool.epoch)
+        return;
+    *work -= smaller(*work, (uint32_t)(log->number - request->pool.epoch) / CHANGES_A_LOOK);
+    block_log_rewind(log, request->pool.epoch, first, n, past);
 }
 
-/* Whether the epoch that is asked for can be shown; else the request has failed. */
-static bool has_epoch(struct engine_state *state, struct request *request)
+/* Put a block on the page, if it is wanted there. */
+static void show_on_page(struct engine_state *state, struct request *request, uint32_t block,
+                         const struct block_past *past)
 {
     struct request_pool *ask = &request->pool;
-    struct block_log *log = block_tables_log(step_tables(state->steps));
-    uint64_t oldest = block_log_oldest(log);
-    ask->seen = history_epoch(state);
-    if (!ask->past)
-        ask->epoch = ask->seen;
-    else if (ask->epoch > ask->seen)
-        request_fail(request, ATTND_INVALID, "epoch %llu is to come, it is %llu now",
-                     (unsigned long long)ask->epoch, (unsigned long long)ask->seen);
-    else if (ask->epoch < oldest)
-        request_fail(request, ATTND_EPOCH_GONE,
-                     "epoch %llu is too long ago: the oldest that can be shown is %llu",
-                     (unsigned long long)ask->epoch, (unsigned long long)oldest);
-    return request->status == 0;
+    const struct block_view view = view_of_past(state, request, block, past);
+    bool wants_owner = view.state == BLOCK_HELD && !view.foreign;
+    uint32_t *place = &ask->place[ask->looked_at++], at = ask->blocks.count;
+    *place = UINT32_MAX;
+    if (ask->page.filter.on && view.state != ask->page.filter.state)
+        return;
+    if (wants_owner && !past->retaken)
+        *place = at;
+    ask->lost[at] = wants_owner && past->lost;
+    ask->unowned += wants_owner;
+    ask->generation[at] = block_pool_generation(block_tables_pool(step_tables(state->steps)), block);
+    ask->blocks.views[ask->blocks.count++] = view;
+}
+
+/* Look at blocks until the page is full, all as they were at one epoch; true when it is, or the request has failed. */
+static bool fill_page(struct engine_state *state, struct request *request, uint32_t *work)
+{
+    struct request_pool *ask = &request->pool;
+    struct request_page *page = &ask->page;
+    struct block_past past[LOOKED_AT_ONCE];
+    if (ask->looked_at == ask->most || ask->blocks.count == page->limit)
+        return true;
+    if (!has_epoch(state, request))
+        return true;
+    while (ask->looked_at < ask->most && ask->blocks.count < page->limit) {
+        if (*work == 0 && !ask->hurries)
+            return false;
+        uint32_t first = ask->first + ask->looked_at, n = smaller(ask->most - ask->looked_at, LOOKED_AT_ONCE);
+        n = ask->hurries ? n : smaller(n, 1 + *work / LOOK_WORK);
+        look_at(state, request, first, n, past, work);
+        for (uint32_t i = 0; i < n && ask->blocks.count < page->limit; i++)
+            show_on_page(state, request, first + i, &past[i]);
+    }
+    uint32_t next = ask->first + ask->looked_at;
+    page->next = next < (uint32_t)state->config->pool_blocks ? next : 0;
+    return true;
 }
 
 int inspect_pool(struct engine_state *state, struct request *request)
 {
     struct request_pool *ask = &request->pool;
     struct request_page *page = &ask->page;
-    struct request_blocks *blocks = &ask->blocks;
-    uint32_t all = (uint32_t)state->config->pool_blocks, n = 0;
-    const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
+    uint32_t all = (uint32_t)state->config->pool_blocks;
     if (!has_epoch(state, request))
         return request->status;
     ask->first = page->cursor < all ? (uint32_t)page->cursor : all;
-    uint32_t most = smaller(all - ask->first, page->filter.on ? REQUEST_SCAN_MAX : page->limit);
-    struct block_past *past = look_at_blocks(state, request, most);
-    blocks->views = request_alloc(request, page->limit, sizeof *blocks->views);
+    ask->most = smaller(all - ask->first, page->filter.on ? REQUEST_SCAN_MAX : page->limit);
+    ask->blocks.views = request_alloc(request, page->limit, sizeof *ask->blocks.views);
     ask->generation = request_alloc(request, page->limit, sizeof *ask->generation);
-    ask->place = request_alloc(request, most, sizeof *ask->place);
+    ask->place = request_alloc(request, ask->most, sizeof *ask->place);
     ask->lost = request_alloc(request, page->limit, sizeof *ask->lost);
-    if (!past || !blocks->views || !ask->lost || !ask->generation || !ask->place)
+    if (!ask->blocks.views || !ask->lost || !ask->generation || !ask->place)
         return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
-    for (; n < most && blocks->count < page->limit; n++) {
-        const struct block_view view = view_of_past(state, request, ask->first + n, &past[n]);
-        bool wants_owner = view.state == BLOCK_HELD && !view.foreign;
-        ask->place[n] = UINT32_MAX;
-        if (page->filter.on && view.state != page->filter.state)
-            continue;
-        if (wants_owner && !past[n].retaken)
-            ask->place[n] = blocks->count;
-        ask->lost[blocks->count] = wants_owner && past[n].lost;
-        ask->unowned += wants_owner;
-        ask->generation[blocks->count] = block_pool_generation(pool, view.block);
-        blocks->views[blocks->count++] = view;
-    }
-    ask->looked_at = n;
-    page->next = ask->first + n < all ? ask->first + n : 0;
-    return ask->unowned ? ask_in_parts(state, request) : 0;
+    return ask_in_parts(state, request);
+}
+
+/* Do a part of it; true when it is answered. */
+static bool pool_part(struct engine_state *state, struct request *request, uint32_t *work)
+{
+    return fill_page(state, request, work) &&
+           (request->status != 0 || find_owners(state, &request->pool, work));
 }
 
 /* ---- the prefix index ---------------------------------------------------------------------------- */
@@ -459,38 +502,47 @@ static double rests_s(const struct engine_state *state, uint32_t block)
     return rests > 0 ? rests : 0;
 }
 
-/* One page of chains, by their last blocks; of few among many blocks perhaps a short one, or an empty one. */
 int inspect_prefixes(struct engine_state *state, struct request *request)
 {
     struct request_prefixes *out = &request->prefixes;
     struct request_page *page = &out->page;
-    struct block_tables *tables = step_tables(state->steps);
-    uint32_t all = (uint32_t)state->config->pool_blocks, work = REQUEST_NODES_MAX;
+    uint32_t all = (uint32_t)state->config->pool_blocks;
     out->epoch = history_epoch(state);
     out->chains = request_alloc(request, page->limit, sizeof *out->chains);
     out->block_ids = request_alloc(request, REQUEST_IDS_MAX, sizeof *out->block_ids);
     if (!out->chains || !out->block_ids)
         return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", page->limit);
-    uint32_t id = page->cursor < all ? (uint32_t)page->cursor : all;
-    for (; id < all && work > 0 && out->count < page->limit; id++) {
+    out->block = page->cursor < all ? (uint32_t)page->cursor : all;
+    return ask_in_parts(state, request);
+}
+
+/* Go on with a page of chains, by their last blocks, each as it is then; true when it is full. */
+static bool prefixes_part(struct engine_state *state, struct request *request, uint32_t *work)
+{
+    struct request_prefixes *out = &request->prefixes;
+    struct block_tables *tables = step_tables(state->steps);
+    uint32_t all = (uint32_t)state->config->pool_blocks;
+    for (; out->block < all && out->count < out->page.limit; out->block++) {
         struct chain_view *view = &out->chains[out->count];
         uint32_t room = REQUEST_IDS_MAX - out->block_id_count;
-        work--;
-        if (!block_tables_chain(tables, id, &view->chain, out->block_ids + out->block_id_count,
+        if (*work == 0)
+            return false;
+        --*work;
+        if (!block_tables_chain(tables, out->block, &view->chain, out->block_ids + out->block_id_count,
                                 smaller(room, REQUEST_LISTED_MAX)))
             continue;
-        work -= smaller(work, view->chain.blocks);
+        *work -= smaller(*work, view->chain.blocks);
         if (!inspect_sees(request, view->chain.owner))
             continue;
         view->listed = smaller(view->chain.blocks, smaller(room, REQUEST_LISTED_MAX));
         if (view->listed < view->chain.blocks && view->listed == room && out->count > 0)
             break; /* on the next page there is room for it */
-        view->idle_s = rests_s(state, id);
+        view->idle_s = rests_s(state, out->block);
         out->block_id_count += view->listed;
         out->count++;
     }
-    page->next = id < all ? id : 0;
-    return 0;
+    out->page.next = out->block < all ? out->block : 0;
+    return true;
 }
 
 /* ---- what waits ---------------------------------------------------------------------------------- */
@@ -630,17 +682,22 @@ static bool audit_part(const struct engine_state *state, struct request_check *a
     return true;
 }
 
-struct request *inspect_part(struct engine_state *state)
+struct request *inspect_part(struct engine_state *state, uint32_t *work)
 {
     struct request *request = state->questions.first;
-    bool gone = atomic_load(&request->cancelled), ended;
+    bool ended, gone = atomic_load(&request->cancelled), audits = request->kind == REQUEST_AUDIT;
     if (gone)
         request_fail(request, ATTND_GONE, "the client went away");
-    if (gone && request->kind == REQUEST_AUDIT)
+    if (gone && audits)
         block_tables_end_audit(step_tables(state->steps));
-    if (request->kind == REQUEST_POOL)
-        ended = gone || find_owners(state, &request->pool, state->question_work);
+    if (gone)
+        ended = true;
+    else if (request->kind == REQUEST_POOL)
+        ended = pool_part(state, request, work);
+    else if (request->kind == REQUEST_PREFIXES)
+        ended = prefixes_part(state, request, work);
     else
-        ended = gone || audit_part(state, &request->check, state->question_work);
+        ended = audit_part(state, &request->check, *work);
+    *work = audits ? 0 : *work; /* an audit takes what there is */
     return ended ? request_list_take(&state->questions) : NULL;
 }

@@ -31,9 +31,9 @@ int inspect_show_one(const struct engine_state *state, struct request *request, 
  * is swapped out, the steps in which it takes part; it keeps the counts of /stats. */
 void inspect_note_state(struct engine_state *state, uint32_t row);
 
-/* inspect_part: do a part of the question that is answered in parts and came first (there is one); that
- * request, if it is answered, or nobody waits for it any more. */
-struct request *inspect_part(struct engine_state *state);
+/* inspect_part: do a part of the question that is answered in parts and came first (there is one), as much as there is
+ * `work` for, in entries of tables; that request, if it is answered, or nobody waits for it any more. */
+struct request *inspect_part(struct engine_state *state, uint32_t *work);
 
 /* inspect_fault: the first broken invariant as a constant sentence, NULL if all hold. */
 const char *inspect_fault(const struct engine_state *state);

@@ -40,7 +40,6 @@ enum {
     REQUEST_IDS_MAX = 100000,   /* block ids in one answer, */
     REQUEST_LISTED_MAX = 1000,  /* and of one sequence; the rest is had by pages of its table */
     REQUEST_SCAN_MAX = 65536,   /* blocks looked at for one page, */
-    REQUEST_NODES_MAX = 16384,  /* or blocks of the prefix index, */
     REQUEST_ROWS_MAX = 16384,   /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
@@ -446,14 +445,14 @@ struct request_pool {
     struct request_blocks blocks; /* out */
     bool past;                    /* as they were at this epoch: */
     uint64_t epoch;               /* out, if it is of now */
-    /* How far the search for owners has come; inspect.c. */
-    uint64_t seen;         /* the epoch of now when it was asked */
-    bool *lost;            /* [blocks.count] of the past: somebody has given it back since */
-    uint32_t asked_losers; /* blocks of which was asked who */
-    uint32_t first, looked_at,
-        *place;           /* [looked_at] where on the page block first + i is; UINT32_MAX: not wanted */
-    uint32_t *generation; /* [blocks.count] */
-    uint32_t unowned, row, entry; /* blocks without; the next entry to look at */
+    /* How far it has come; inspect.c. */
+    bool begun, hurries;  /* its epoch is known; it has begun again, and goes on to the last block at once */
+    uint32_t first, most; /* block, and how many are looked at from there on; */
+    uint32_t looked_at, *place; /* [looked_at] where on the page block first + i is; UINT32_MAX: not wanted */
+    bool *lost;                 /* [blocks.count] somebody has given it back since that epoch */
+    uint32_t *generation;       /* [blocks.count] */
+    uint32_t asked_losers;      /* blocks of which was asked who */
+    uint32_t unowned, row, entry; /* blocks without an owner; the next entry to look at */
 };
 
 /* The latest steps. */
@@ -521,6 +520,7 @@ struct request_prefixes {
     uint32_t count;
     uint32_t *block_ids; /* [block_id_count] those listed of one chain after the other */
     uint32_t block_id_count;
+    uint32_t block; /* the next one to look at; inspect.c */
 };
 
 struct request_check {

@@ -794,10 +794,48 @@ static void judge_export(struct op *op)
     sim.seen.exports_in_parts += sim.seen.steps > op->steps + 2;
 }
 
+/* A page of blocks, looked at in parts, has them as they all were at its epoch: as they come out when they are rewound
+ * to it at once. */
+static void check_pool(const struct op *op)
+{
+    enum { MOST = 64 };
+    const struct request_pool *ask = &op->request->pool;
+    const struct block_tables *tables = step_tables(watch_state()->steps);
+    const struct block_pool *pool = block_tables_pool(tables);
+    struct block_log *log = block_tables_log(tables);
+    struct block_past past[MOST];
+    bool known = ask->epoch >= block_log_oldest(log);
+    require(op, ask->blocks.count <= MOST && ask->blocks.count <= ask->page.limit, "a page of blocks");
+    for (uint32_t i = 0; i < ask->blocks.count; i++) {
+        const struct block_view *view = &ask->blocks.views[i];
+        require(op, view->block == ask->page.cursor + i, "one block after the other");
+        require(op, !view->owner || view->state == BLOCK_HELD, "owners of held blocks only");
+        past[i] = (struct block_past){.key = block_log_key(log, view->block),
+                                      .refs = block_pool_refs(pool, view->block),
+                                      .fill = (uint16_t)block_pool_kept_fill(pool, view->block),
+                                      .state = (uint8_t)block_pool_state(pool, view->block),
+                                      .published = block_pool_is_published(pool, view->block)};
+    }
+    if (!known || ask->blocks.count == 0)
+        return;
+    block_log_rewind(log, ask->epoch, ask->blocks.views[0].block, ask->blocks.count, past);
+    for (uint32_t i = 0; i < ask->blocks.count; i++) {
+        const struct block_view *view = &ask->blocks.views[i];
+        if (view->foreign)
+            continue;
+        require(op, view->state == past[i].state && view->refs == past[i].refs, "blocks of one epoch");
+        require(op, view->state == BLOCK_FREE || past[i].refs == 0 || view->fill == past[i].fill,
+                "fills of one epoch");
+    }
+    sim.seen.pages += sim.seen.steps == op->steps;
+    sim.seen.pages_in_parts += sim.seen.steps > op->steps;
+}
+
 static void judge_look_around(struct op *op)
 {
     const struct request *request = op->request;
-    if (!client_answers_has_run(op, 0, 0))
+    bool past = request->kind == REQUEST_POOL && request->pool.past;
+    if (!client_answers_has_run(op, 0, past ? ATTND_EPOCH_GONE : 0))
         return;
     if (request->kind == REQUEST_AUDIT) {
         if (request->check.fault)
@@ -806,10 +844,7 @@ static void judge_look_around(struct op *op)
         sim.seen.audits++;
         sim.seen.audits_in_parts += sim.seen.steps > op->steps;
     } else if (request->kind == REQUEST_POOL) {
-        for (uint32_t i = 0; i < request->pool.blocks.count; i++)
-            require(op,
-                    !request->pool.blocks.views[i].owner || request->pool.blocks.views[i].state == BLOCK_HELD,
-                    "owners of held blocks only");
+        check_pool(op);
     } else if (request->kind == REQUEST_STATS) {
         const struct block_pool_counts *pool = &request->stats.all.pool;
         sim.stats = request->stats.all;

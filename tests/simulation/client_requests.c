@@ -784,17 +784,25 @@ static struct op *make_merge(void)
 
 static void set_limit(struct request *request, uint32_t limit)
 {
-    if (request->kind == REQUEST_STATS || request->kind == REQUEST_LIST || request->kind == REQUEST_POOL)
+    if (request->kind == REQUEST_STATS || request->kind == REQUEST_LIST || request->kind == REQUEST_POOL ||
+        request->kind == REQUEST_PREFIXES)
         request->page.limit = limit;
 }
 
 static struct op *make_look_around(void)
 {
-    static const enum request_kind kinds[] = {REQUEST_STATS, REQUEST_LIST, REQUEST_POOL, REQUEST_AUDIT,
-                                              REQUEST_TRIM};
+    enum { LONG_AGO = 12 };
+    static const enum request_kind kinds[] = {REQUEST_STATS,    REQUEST_LIST,  REQUEST_POOL,
+                                              REQUEST_PREFIXES, REQUEST_AUDIT, REQUEST_TRIM};
     struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
-    if (op)
-        set_limit(op->request, 1 + below(40));
+    if (!op)
+        return NULL;
+    set_limit(op->request, 1 + below(40));
+    if (op->request->kind == REQUEST_POOL && chance(3)) { /* as it was */
+        uint64_t now = block_log_epoch(block_tables_log(step_tables(watch_state()->steps)));
+        op->request->pool.past = true;
+        op->request->pool.epoch = now - smaller((uint32_t)now, below(LONG_AGO));
+    }
     return op;
 }
 

@@ -89,6 +89,8 @@ enum {
     XX(hangs, "steps that hung")                                                                             \
     XX(audits, "audits")                                                                                     \
     XX(audits_in_parts, "audits in the course of which there were steps")                                    \
+    XX(pages, "pages of blocks as they were at their epoch")                                                 \
+    XX(pages_in_parts, "such in the course of which there were steps")                                       \
     XX(faults_planted, "faults planted for the audit of promises to find")                                   \
     XX(reaped, "sequences and leases that nobody used for long")                                             \
     XX(parameters, "parameters replaced")                                                                    \
