@@ -284,7 +284,7 @@ static bool answer_questions(struct engine *e)
     return any;
 }
 
-/* Tell one of those who listen what has happened: the next step waits meanwhile. */
+/* Tell one of those who listen what has happened. */
 static bool tell_news(struct engine *e)
 {
     struct request *request = e->state.listeners.first ? history_news(&e->state) : NULL;
@@ -425,7 +425,6 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= take_requests(e);
     worked |= run_next_alone(e);
     worked |= test_backend(e);
-    worked |= answer_questions(e);
     worked |= workload_run_tidy(e->state.workloads);
     sequence_ops_reap(&e->state);
     bool formed = form_step(e);
@@ -439,6 +438,7 @@ bool engine_turn(struct engine *e, double now_s)
     workload_run_report(e->state.workloads);
     if (worked)
         journal_note_turn(e->state.journal);
+    worked |= answer_questions(e); /* and news: while the step computes */
     worked |= tell_news(e);
     worked |= kv_events_turn(e->state.kv_events, tables_of(e));
     if (sequences_are_limited(e->state.sequences))

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench_subscribers.py [--rounds N] [--seconds S] [--pages N] [DAEMON-ARGUMENT...] - what people who watch take of the engine.
 
-A workload decodes, 100 000 blocks in the pool; by turns nobody looks, and five pages do: processes that send what the page was seen to ask
-(page-requests.tsv, which tests/browser/record.py writes), and follow its events. Printed are the engine's times a step: to plan it, and from the end
-of a step to the begin of the next one's computing (idle). Wants a core for each of them: at least eight.
+Two daemons decode a workload, each with 100 000 blocks in its pool. By turns nobody looks, five pages look at the other daemon, and five at the
+one that is measured: processes that send what the page was seen to ask (page-requests.tsv, which tests/browser/record.py writes), and follow its
+events. So what they take of the engine is told from what they take of the machine. Printed are the engine's times a step: to plan it, and from
+the end of a step to the begin of the next one's computing (idle). Wants a core for each of them: at least eight.
 
     bench_subscribers.py --config config/tiny.jsonc --backend cpu --set backend.threads=1
     bench_subscribers.py --config config/llama-3-8b.jsonc --backend cuda --set geometry.layers=4"""
@@ -68,6 +69,37 @@ def page(address, begin, end):
         todo.put(None)
 
 
+class Daemon:
+    """One that always has something to decode."""
+
+    def __init__(self, log, arguments):
+        self.log = log
+        with log.open('w') as out:
+            self.process = subprocess.Popen([ATTND, '--set', 'listen=127.0.0.1:0', '--set', 'pool.blocks=100000', *arguments], stderr=out)
+        while not (found := re.search(r'listening on http://([^"\s]*)', log.read_text())):
+            if self.process.poll() is not None:
+                raise SystemExit(log.read_text())
+            time.sleep(0.05)
+        self.address = found.group(1)
+        self.connection = http.client.HTTPConnection(self.address, timeout=HANG_S)
+
+    def ask(self, method, path, body=None):
+        self.connection.request(method, path, json.dumps(body) if body else None, {'Content-Type': 'application/json'})
+        text = self.connection.getresponse().read()
+        return text.decode() if path == '/metrics' else json.loads(text)
+
+    def work_on(self):
+        if self.ask('GET', '/stats?limit=1')['scheduler']['running'] == 0:
+            self.ask('POST', '/v1/workloads', {'sequences': [{'count': 64, 'prompt': 100, 'decode': 100000 // 8, 'fork': {'at': 101, 'count': 1}}]})
+        while self.ask('GET', '/stats?limit=1')['scheduler']['running'] == 0:
+            time.sleep(0.05)
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait()
+        return re.findall(r'the longest turns of the loop.*', self.log.read_text())
+
+
 def main():
     of = {'--rounds': 6, '--seconds': 8, '--pages': 5}
     arguments = sys.argv[1:]
@@ -75,54 +107,34 @@ def main():
         of[arguments[0]] = int(arguments[1])
         arguments = arguments[2:]
     with tempfile.TemporaryDirectory() as work:
-        log = pathlib.Path(work, 'log')
-        with log.open('w') as out:
-            daemon = subprocess.Popen([ATTND, '--set', 'listen=127.0.0.1:0', '--set', 'pool.blocks=100000', *arguments], stderr=out)
-        while not (found := re.search(r'listening on http://([^"\s]*)', log.read_text())):
-            if daemon.poll() is not None:
-                raise SystemExit(log.read_text())
-            time.sleep(0.05)
-        address = found.group(1)
-        ours = http.client.HTTPConnection(address, timeout=HANG_S)
-
-        def ask(method, path, body=None):
-            ours.request(method, path, json.dumps(body) if body else None, {'Content-Type': 'application/json'})
-            text = ours.getresponse().read()
-            return text.decode() if path == '/metrics' else json.loads(text)
-
-        def work_on():
-            """There is always something to decode."""
-            if ask('GET', '/stats?limit=1')['scheduler']['running'] == 0:
-                ask('POST', '/v1/workloads', {'sequences': [{'count': 64, 'prompt': 100, 'decode': 100000 // 8, 'fork': {'at': 101, 'count': 1}}]})
-            while ask('GET', '/stats?limit=1')['scheduler']['running'] == 0:
-                time.sleep(0.05)
-
-        taken = {0: {'plan_us': [], 'idle_us': []}, of['--pages']: {'plan_us': [], 'idle_us': []}}
+        measured, other = (Daemon(pathlib.Path(work, name), arguments) for name in ('measured', 'other'))
+        looked_at = {'nobody looks': None, 'pages look at the other': other, 'pages look': measured}
+        taken = {name: {'plan_us': [], 'idle_us': []} for name in looked_at}
         for round_ in range(of['--rounds']):
-            for pages in (0, of['--pages']):
-                work_on()
+            for name, daemon in looked_at.items():
+                measured.work_on()
+                other.work_on()
                 begin = time.time()
                 end = begin + of['--seconds']
-                processes = [multiprocessing.Process(target=page, args=(address, begin, end)) for _ in range(pages)]
+                processes = [multiprocessing.Process(target=page, args=(daemon.address, begin, end)) for _ in range(of['--pages'] if daemon else 0)]
                 for p in processes:
                     p.start()
                 time.sleep(1)
                 while time.time() < end:
-                    columns = ask('GET', '/v1/steps?limit=1000')['columns']
-                    for name, values in taken[pages].items():
-                        values += [v for v in columns[name] if v is not None]
+                    columns = measured.ask('GET', '/v1/steps?limit=1000')['columns']
+                    for figure, values in taken[name].items():
+                        values += [v for v in columns[figure] if v is not None]
                     time.sleep(0.25)
                 for p in processes:
                     p.join()
             print(f'round {round_ + 1} of {of["--rounds"]}', file=sys.stderr, flush=True)
-        for pages, columns in taken.items():
-            for name, values in columns.items():
+        for name, columns in taken.items():
+            for figure, values in columns.items():
                 values.sort()
-                print(f'subscribers: {pages} pages, {name}: median {statistics.median(values):.1f}, p99 {values[int(0.99 * len(values))]:.1f}, of {len(values)} steps')
-        print('subscribers:', re.search(r'^attnd_loop_turn_seconds_max .*', ask('GET', '/metrics'), re.M).group(0), '(processor time)')
-        daemon.terminate()
-        daemon.wait()
-        print('subscribers:', *re.findall(r'the longest turns of the loop.*', log.read_text()))
+                print(f'subscribers: {name}, {figure}: median {statistics.median(values):.1f}, p99 {values[int(0.99 * len(values))]:.1f}, of {len(values)} steps')
+        print('subscribers:', re.search(r'^attnd_loop_turn_seconds_max .*', measured.ask('GET', '/metrics'), re.M).group(0), '(processor time)')
+        other.end()
+        print('subscribers:', *measured.end())
 
 
 if __name__ == '__main__':
