@@ -425,6 +425,60 @@ os.kill(os.getpid(), signal.SIGKILL)
         self.client = attnd.Client(self.daemon.address, registered=True)
         self.addCleanup(self.client.close)
 
+    @unittest.skipIf(STUB, 'a stub reads no memory')
+    def test_memory_that_is_rewritten_while_steps_read_it(self):
+        """What a step has stored is finite, other clients' bits stay what they are, and the daemon serves on."""
+        rows, mine, calls = 16, self.ids[0], 400
+        region = self.client.register(8 << 20, device=DEVICE)
+        q, k, v = (self.in_region(region, x) for x in self.call_of(rows))
+        other = attnd.Client(self.daemon.address)
+        self.addCleanup(other.close)
+        theirs = other.create()
+        their_q, their_k, their_v = self.call_of(rows)
+        other.append(theirs, their_k, their_v, layer=0)
+        expected = other.attend(theirs, their_q, layer=0)
+        written, ended = 0, threading.Event()
+
+        def rewrite():
+            nonlocal written
+            rng, memory = numpy.random.default_rng(9), Memory()
+            while not ended.is_set():
+                bits = rng.integers(0, 1 << 16, (rows, QUERY_HEADS, DIM), numpy.uint16)
+                bits &= 0xBFFF if written % 3 else 0xFFFF  # of three times two without NaN and infinities
+                for x in (q, k, v):
+                    memory.write(x.address, bits.reshape(-1)[: x.bytes // 2])
+                written += 1
+
+        thread = threading.Thread(target=rewrite)
+        thread.start()
+        refused = appended = 0
+        try:
+            for i in range(calls):
+                try:
+                    for layer in range(LAYERS):
+                        self.client.append(mine, k, v, layer=layer)
+                    appended += rows
+                    self.client.attend(mine, q, layer=0, stream=0)
+                except attnd.InvalidError:
+                    refused += 1
+                    self.client.truncate(mine, appended)
+                if i % 20 == 0:
+                    self.assertEqual(other.attend(theirs, their_q, layer=0).tobytes(), expected.tobytes())
+        finally:
+            ended.set()
+            thread.join()
+        self.assertGreater(written, 0)
+        self.assertGreater(appended, 0)
+        self.assertEqual(self.client.look(mine).length, appended)
+        for first in range(0, appended, 256):
+            path = f'/v1/sequences/{mine}/kv?range={first}:{min(first + 256, appended)}'
+            stored, _ = attnd.client._read_tensors(other._answer(other._send('GET', path, None, {})))
+            for name in [name for name in stored if name[0] in 'kv']:
+                bits = numpy.frombuffer(stored[name][2], numpy.uint16)
+                self.assertTrue(((bits & 0x7F80) != 0x7F80).all(), f'{name} from token {first} on')
+        other.audit()
+        print(f'# rewritten {written} times while {calls} calls were made: {refused} refused', file=sys.stderr)
+
     def test_a_forked_child_is_refused(self):
         region = self.client.register(2 << 20, device=DEVICE)
         array = self.in_region(region, self.values(1, KV_HEADS, DIM))
