@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check_pods.sh - the image, built of the Containerfile, and two pods of packaging/kubernetes/attnd.yaml, run by podman on a network of their own: probes,
-# users, keys, a move from one to the other, the end that a cluster gives them, and a new pod on the same volume. It is no cluster: tests/package/pod.py
-# plays the kubelet, and this script who calls it.
+# users, keys, a move from one to the other, the end that a cluster gives them, and a new pod on the same volume. Then the image for GPUs, and a pod of the
+# component gpu, where no GPU is: it says so, serves from the processor if it may, and compiles kernels. It is no cluster: tests/package/pod.py plays the
+# kubelet, and this script who calls it.
 #
-#   BASE=DIR    a bare Debian 12 (debootstrap --variant=minbase bookworm DIR), for the image's base; without it one is made
-#   IMAGE=NAME  an image that is there already
+#   BASE=DIR         a bare Debian 12 (debootstrap --variant=minbase bookworm DIR), for the image's base; without it one is made
+#   IMAGE=NAME       an image that is there already
+#   GPU_IMAGE=NAME   likewise, for GPUs; GPU_IMAGE= leaves that part out
 #   BUILD=build/release
 #
-# Wants root, buildah, podman, runc (Debian's packages), debootstrap, and Debian's archive.
+# Wants root, buildah, podman, runc (Debian's packages), debootstrap, Debian's archive, and PyPI. Certificate authorities of /usr/local/share/ca-certificates
+# are put into the base, for a network whose proxy has its own.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build/release}
@@ -26,17 +29,28 @@ end() {
     ip link delete attnd-check 2>/dev/null
 }
 
-# ---- the image
+# ---- the images
 image=$(sed -n 's/^ *image: *//p' $manifest | sort -u)
-if [ -z "${IMAGE:-}" ]; then
-    [ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; } || exit 1
-    base=$(buildah from scratch) && buildah add -q "$base" "$BASE" / >/dev/null && buildah commit -q "$base" "localhost/$tag-base" >/dev/null && buildah rm "$base" >/dev/null
+make_base() { # of what debootstrap has downloaded nothing
+    local base
+    [ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; } || return 1
+    tar -C "$BASE" --exclude='./var/cache/apt/archives/*.deb' -cf "$work/base.tar" . && mkdir -p "$work/authorities" || return 1
+    cp /usr/local/share/ca-certificates/*.crt "$work/authorities" 2>/dev/null
+    base=$(buildah from scratch) && buildah add -q "$base" "$work/base.tar" / >/dev/null && rm "$work/base.tar" &&
+        buildah add -q "$base" "$work/authorities" /usr/local/share/ca-certificates >/dev/null && buildah commit -q "$base" "localhost/$tag-base" >/dev/null && buildah rm "$base" >/dev/null
     git archive --format=tar HEAD | tar -x -C "$(mkdir -p "$work/source" && echo "$work/source")"
-    buildah build -q --build-arg BASE="localhost/$tag-base" -t "localhost/$tag" -f packaging/container/Containerfile "$work/source" >"$work/said" 2>&1
-    expect 'the image is built' 0 $?
+}
+build() { # NAME OPTION...
+    buildah build -q --build-arg BASE="localhost/$tag-base" --build-arg COMMIT="$(bash scripts/version.sh commit)" "${@:2}" -t "localhost/$tag$1" \
+        -f packaging/container/Containerfile "$work/source" >"$work/said" 2>&1
+    expect "the image $tag$1 is built" 0 $?
     [ $failed -eq 0 ] || { tail -20 "$work/said"; exit 1; }
-    IMAGE=localhost/$tag
-fi
+    expect 'and knows its commit' "attnd $(bash scripts/version.sh version) ($(bash scripts/version.sh commit))" "$(within "localhost/$tag$1" attnd --version | head -n 1)"
+}
+within() { "${podman[@]}" run --rm --network none --entrypoint '[]' "$@"; }
+if [ -z "${IMAGE:-}" ] || [ -z "${GPU_IMAGE+x}" ]; then make_base || exit 1; fi
+[ -n "${IMAGE:-}" ] || { build '' && IMAGE=localhost/$tag; }
+[ -n "${GPU_IMAGE+x}" ] || { build -gpu --build-arg GPU=1 && GPU_IMAGE=localhost/$tag-gpu; }
 
 # ---- a network, a secret, and two pods
 ip link add attnd-check type bridge && ip address add 10.213.7.1/24 dev attnd-check && ip link set attnd-check up || exit 1
@@ -49,16 +63,16 @@ address() { echo "10.213.7.$((10 + $1))"; }
 run() { # N init|main OPTION... - a container of that pod
     local n=$1 which=$2 arguments
     shift 2
-    mapfile -t arguments < <(python3 tests/package/pod.py $manifest "$n" "$work" "$which")
+    mapfile -t arguments < <(python3 tests/package/pod.py "$manifest" "$n" "$work" "$which")
     [ ${#arguments[@]} -gt 0 ] || return 1
     "${podman[@]}" run "$@" --network "ns:/run/netns/$tag-$n" --add-host "attnd-0.attnd-nodes:$(address 0)" --add-host "attnd-1.attnd-nodes:$(address 1)" \
         "${arguments[@]/#$image/$IMAGE}"
 }
 get() { curl -s --max-time 20 -H "Authorization: Bearer $(cat "$work/of-client")" "$@"; }
 probe() { curl -s -o /dev/null -w '%{http_code}' "http://$(address "$1"):8401$2"; }
-start() { # N
+start() { # N OPTION...
     run "$1" init --rm >"$work/said" 2>&1 || { cat "$work/said"; return 1; }
-    run "$1" main --detach --name "$tag-$1" --env ATTND_POOL__BYTES=64MiB >"$work/said" 2>&1 || { cat "$work/said"; return 1; }
+    run "$1" main --detach --name "$tag-$1" --env ATTND_POOL__BYTES=64MiB "${@:2}" >"$work/said" 2>&1 || { cat "$work/said"; return 1; }
     until [ "$(probe "$1" /readyz)" = 200 ]; do
         [ "$("${podman[@]}" inspect --format '{{.State.Running}}' "$tag-$1")" = true ] || { "${podman[@]}" logs "$tag-$1"; return 1; }
         sleep 0.1
@@ -101,6 +115,31 @@ expect "it ends within $grace s, with 0" 0 "$(timeout "$grace" "${podman[@]}" wa
 "${podman[@]}" rm "$tag-1" >/dev/null
 start 1
 expect 'a new pod on its volume has the sequence, to the bit' "$held" "$(seen 1 "${there:-0}")"
-"${podman[@]}" rmi --force "localhost/$tag" "localhost/$tag-base" >/dev/null 2>&1
+
+# ---- the image for GPUs, where there is none
+if [ -n "$GPU_IMAGE" ]; then
+    "${podman[@]}" rm --force --time 0 "$tag-0" >/dev/null
+    rm -rf "$work/state-0" "$work/cache-0"
+    of_image() { "${podman[@]}" image inspect --format "{{range .Config.Env}}{{println .}}{{end}}" "$1" | sed -n "s/^$2=//p"; }
+    expect "it asks for all GPUs, and for the driver's libraries that it needs" 'all compute,utility' "$(of_image "$GPU_IMAGE" NVIDIA_VISIBLE_DEVICES) $(of_image "$GPU_IMAGE" NVIDIA_DRIVER_CAPABILITIES)"
+    expect 'the image for processors asks for none' ' ' "$(of_image "$IMAGE" NVIDIA_VISIBLE_DEVICES) $(of_image "$IMAGE" NVIDIA_DRIVER_CAPABILITIES)"
+    expect 'CUDA is built into its daemon' 'CUDA: built in' "$(within "$GPU_IMAGE" attnd --version | sed -n 's/^\(CUDA: .*\);.*/\1/p')"
+    expect 'with NVRTC and its licence, without compiler and Python' '/usr/lib/libnvrtc.so.13 /usr/share/doc/attnd/LICENSE.nvrtc' \
+        "$(within "$GPU_IMAGE" sh -c 'ls /usr/lib/libnvrtc.so.13 /usr/share/doc/attnd/LICENSE.nvrtc /usr/bin/gcc /usr/bin/python3' 2>/dev/null | paste -sd' ')"
+    python3 tests/package/manifests.py render packaging/kubernetes gpu >"$work/gpu.yaml"
+    manifest=$work/gpu.yaml IMAGE=$GPU_IMAGE
+    image=$(sed -n 's/^ *image: *//p' "$manifest" | sort -u)
+    run 0 init --rm >"$work/said" 2>&1
+    code=0
+    run 0 main --rm >"$work/said" 2>&1 || code=$?
+    expect 'a pod whose node has no GPU says why, and starts no more: 69' '69 attnd: no CUDA driver (libcuda.so.1: cannot open shared object file: No such file or directory)' "$code $(tail -n 1 "$work/said")"
+    start 0 --env ATTND_BACKEND__NAME=auto --env ATTND_POOL__MEMORY=0
+    expect 'where it may, it serves from the processor' 200 "$(probe 0 /readyz)"
+    expect 'and says why' 1 "$("${podman[@]}" logs "$tag-0" 2>&1 | grep -c 'info computing on the CPU: no CUDA driver (libcuda.so.1: ')"
+    compile() { "${podman[@]}" exec "$tag-0" attnd --compile-kernels --arch sm_90a >"$work/said" 2>&1; echo "$? $(tail -n 1 "$work/said" | cut -d/ -f1-4)"; }
+    expect 'it compiles kernels, as its user, with a read-only root' '0   written to /var/cache/attnd' "$(compile)"
+    expect 'and finds them again' '0   in the cache: /var/cache/attnd' "$(compile)"
+fi
+"${podman[@]}" rmi --force "localhost/$tag" "localhost/$tag-gpu" "localhost/$tag-base" >/dev/null 2>&1
 
 verdict 11

@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER - the Kubernetes manifests, taken apart.
+"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | same FOLDER KUBECTL, with [COMPONENT...] - the Kubernetes manifests,
+taken apart: all files of FOLDER, changed by components (gpu) and by kustomization.yaml, as `kubectl kustomize` does it.
 
 split          a file for each core object: OUT/core-KIND-NAME.yaml
 check          that they fit each other, and that the route chooses the right node; prints ok and not ok
 configuration  attnd.jsonc of the ConfigMap
+render         all of them
+same           that KUBECTL makes the same of them, with each line of kustomization.yaml that is commented out
 """
 import glob
+import os
 import random
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 
 import yaml
 
@@ -25,8 +32,68 @@ def expect(name, want, got):
         failed = True
 
 
-def objects(folder):
-    return [o for path in sorted(glob.glob(folder + "/*.yaml")) for o in yaml.safe_load_all(open(path)) if o]
+def merged(old, new):
+    """A strategic merge patch, as far as ours go: maps member by member, lists of what has a name by names, other lists whole."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {key: merged(old.get(key), value) for key, value in new.items()}
+    if isinstance(old, list) and isinstance(new, list) and all("name" in item for item in old + new):
+        of_name = {item["name"]: item for item in old}
+        return list((of_name | {item["name"]: merged(of_name.get(item["name"]), item) for item in new}).values())
+    return new
+
+
+def renamed(found, images):
+    for o in found:
+        pod = o["spec"]["template"]["spec"] if o["kind"] == "StatefulSet" else {}
+        for container in pod.get("containers", []) + pod.get("initContainers", []):
+            for image in images:
+                name, tag = container["image"].rsplit(":", 1)
+                if name == image["name"]:
+                    container["image"] = f"{image.get('newName', name)}:{image.get('newTag', tag)}"
+
+
+def loaded(path):
+    with open(path, encoding="utf-8") as file:
+        return [o for o in yaml.safe_load_all(file) if o]
+
+
+def objects(folder, components=()):
+    files = [path for path in sorted(glob.glob(folder + "/*.yaml")) if not path.endswith("/kustomization.yaml")]
+    found = [o for path in files for o in loaded(path)]
+    for of in [f"{folder}/{component}" for component in components] + [folder]:
+        what = loaded(of + "/kustomization.yaml")[0]
+        unknown = set(what) - {"apiVersion", "kind", "resources", "patches", "images"}
+        assert not unknown, f"{of}: {unknown} is not known here"
+        for patch in [o for entry in what.get("patches", []) for o in loaded(f"{of}/{entry['path']}")]:
+            at = [i for i, o in enumerate(found) if (o["kind"], o["metadata"]["name"]) == (patch["kind"], patch["metadata"]["name"])]
+            assert len(at) == 1, (of, patch["kind"])
+            found[at[0]] = merged(found[at[0]], patch)
+        renamed(found, what.get("images", []))
+    return found
+
+
+def check_same(folder, kubectl, components):
+    """kustomize is asked itself, where there is one."""
+    with tempfile.TemporaryDirectory() as there:
+        copy = shutil.copytree(folder, there + "/copy")
+        with open(copy + "/kustomization.yaml", encoding="utf-8") as file:
+            lines = file.read()
+        commented = dict(re.findall(r"^# (- (\S+\.yaml)|components: \[gpu\])", lines, re.M))
+        expect("kustomization.yaml has a line for each file, also for those that it leaves out", sorted(os.path.basename(p) for p in glob.glob(folder + "/*.yaml")),
+               sorted(loaded(folder + "/kustomization.yaml")[0]["resources"] + [name for name in commented.values() if name] + ["kustomization.yaml"]))
+        for line, name in commented.items():
+            if name or components:
+                lines = lines.replace("# " + line, ("  " if name else "") + line)
+        with open(copy + "/kustomization.yaml", "w", encoding="utf-8") as file:
+            file.write(lines)
+        made = subprocess.run([kubectl, "kustomize", copy], capture_output=True, text=True, check=False)
+        expect("kustomize says nothing", [0, ""], [made.returncode, made.stderr])
+
+        def by_name(some):
+            return sorted(some, key=lambda o: (o["kind"], o["metadata"]["name"]))
+
+        expect(f"kustomize makes the same, with {' '.join(components) or 'no component'}", True,
+               by_name(objects(folder, components)) == by_name(o for o in yaml.safe_load_all(made.stdout) if o))
 
 
 def one(all_objects, kind, name="attnd"):
@@ -77,7 +144,7 @@ def check_set(all_objects):
     labels = pod["metadata"]["labels"]
     for o in [one(all_objects, "Service"), one(all_objects, "Service", "attnd-nodes")]:
         expect(f"Service {o['metadata']['name']} finds the pods", True, o["spec"]["selector"].items() <= labels.items())
-    budget = one(all_objects, "PodDisruptionBudget")["spec"]
+    policy, budget = one(all_objects, "NetworkPolicy")["spec"], one(all_objects, "PodDisruptionBudget")["spec"]
     expect("so does the budget", True, budget["selector"]["matchLabels"].items() <= labels.items())
     ports = {p["name"] for p in container["ports"]}
     expect("probes ask a port that is there", True, {container[p]["httpGet"]["port"] for p in ("startupProbe", "livenessProbe", "readinessProbe")} <= ports)
@@ -92,21 +159,41 @@ def check_set(all_objects):
     text = one(all_objects, "ConfigMap")["data"]["attnd.jsonc"]
     seconds = sum(int(re.search(rf'"{key}": (\d+)', text).group(1)) for key in ("lame_duck_s", "deadline_s", "save_deadline_s"))
     expect("there is time for the drain", True, pod["spec"]["terminationGracePeriodSeconds"] >= seconds + 10)
+    expect("the policy is of the pods, and of ports that are there", [True, True],
+           [policy["podSelector"]["matchLabels"].items() <= labels.items(), {p["port"] for rule in policy["ingress"] for p in rule["ports"]} == ports])
     route_backends = {r["backendRefs"][0]["name"] for r in one(all_objects, "HTTPRoute")["spec"]["rules"]}
     expect("the route's Services are there, one a node", route_backends, {"attnd"} | {one(all_objects, "Service", f"attnd-{n}")["metadata"]["name"] for n in range(nodes)})
     return nodes
 
 
+def check_gpu(all_objects):
+    pod = one(all_objects, "StatefulSet")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    expect("a GPU for each", 1, container["resources"]["limits"]["nvidia.com/gpu"])
+    expect("on nodes that have one, whatever keeps others away", [{"nvidia.com/gpu.present": "true"}, "nvidia.com/gpu"], [pod["nodeSelector"], pod["tolerations"][0]["key"]])
+    expect("both of its containers have the image for GPUs", {"registry.example/attnd:0.1.0-gpu"}, {c["image"] for c in pod["containers"] + pod["initContainers"]})
+    expect("what is not of the GPU stays", [["ALL"], 6], [container["securityContext"]["capabilities"]["drop"], len(container["volumeMounts"])])
+
+
 def main():
-    all_objects = objects(sys.argv[2])
-    if sys.argv[1] == "split":
+    action, folder, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
+    out = arguments.pop(0) if action in ("split", "same") else None
+    all_objects = objects(folder, arguments)
+    if action == "split":
         for o in all_objects:
             if o["apiVersion"] != "gateway.networking.k8s.io/v1":
-                yaml.safe_dump(o, open(f"{sys.argv[3]}/core-{o['kind']}-{o['metadata']['name']}.yaml", "w"))
-    elif sys.argv[1] == "configuration":
+                with open(f"{out}/core-{o['kind']}-{o['metadata']['name']}.yaml", "w", encoding="utf-8") as file:
+                    yaml.safe_dump(o, file)
+    elif action == "configuration":
         print(one(all_objects, "ConfigMap")["data"]["attnd.jsonc"])
+    elif action == "render":
+        yaml.safe_dump_all(all_objects, sys.stdout)
+    elif action == "same":
+        check_same(folder, out, arguments)
     else:
         check_route(all_objects, check_set(all_objects))
+        if "gpu" in arguments:
+            check_gpu(all_objects)
     sys.exit(failed)
 
 

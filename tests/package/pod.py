@@ -11,8 +11,9 @@ import sys
 import yaml
 
 # What tells a kubelet when to do something, or the scheduler where: the script that calls this plays their part.
-ELSEWHERE = {"terminationGracePeriodSeconds", "automountServiceAccountToken", "enableServiceLinks", "securityContext", "initContainers", "containers", "volumes"}
-OF_CONTAINER = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "command"}
+ELSEWHERE = {"terminationGracePeriodSeconds", "automountServiceAccountToken", "enableServiceLinks", "securityContext", "initContainers", "containers", "volumes",
+             "nodeSelector", "tolerations"}
+OF_CONTAINER = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "imagePullPolicy", "command"}
 
 
 def known(found, all_known, where):
@@ -43,6 +44,7 @@ def main():
     if not own["allowPrivilegeEscalation"]:
         arguments.append("--security-opt=no-new-privileges")
     arguments += [f"--cap-drop={c}" for c in own["capabilities"]["drop"]]
+    known(container["resources"]["limits"], {"memory", "nvidia.com/gpu"}, "limits") # of GPUs the script's machine has none
     arguments.append("--memory=" + container["resources"]["limits"]["memory"].replace("Gi", "g").replace("Mi", "m"))
     for variable in container.get("env", []):
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]
