@@ -29,7 +29,7 @@
 #   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
-#   check-pods     the image, and two pods of the Kubernetes manifest, run by podman; BASE=DIR, IMAGE=NAME: what is there already
+#   check-pods     the images, and pods of the Kubernetes manifest, run by podman; BASE=DIR, IMAGE=NAME, GPU_IMAGE=NAME: what is there already
 #   check-systemd  the package under systemd, booted in a bare Debian: watchdog, crash, upgrade, sockets; BASE=DIR likewise
 #   compile_commands.json clean
 #
@@ -301,7 +301,7 @@ bench: $(BENCHES) all
 check-cuda: all $(REGISTERED) $(B)/tests/conformance $(B)/tests/library $(B)/bench/bench_cuda
 	@bash scripts/check_cuda.sh
 
-# Where there is no CUDA toolkit: 61 MB.
+# Where there is no CUDA toolkit: 92 MB.
 .PHONY: cuda-headers
 cuda-headers:
 	@bash scripts/fetch_cuda.sh
@@ -398,7 +398,7 @@ check-package: all
 check-systemd: all
 	@BUILD=$(B) bash scripts/check_systemd.sh
 
-# The image, and two pods of packaging/kubernetes/attnd.yaml, run by podman: root, buildah, podman, network.
+# The images, and pods of packaging/kubernetes, run by podman: root, buildah, podman, network.
 .PHONY: check-pods
 check-pods: all
 	@BUILD=$(B) bash scripts/check_pods.sh

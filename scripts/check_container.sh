@@ -4,6 +4,7 @@
 # starts it: its user, no capabilities, a root that is read-only.
 #
 #   BASE=DIR   a bare Debian 12 (debootstrap --variant=minbase bookworm DIR), which is copied; without it one is made
+#   GPU=1      the image for GPUs
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/check_lib.sh
@@ -13,18 +14,21 @@ daemon=
 end() { [ -z "$daemon" ] || kill -9 "$daemon" 2>/dev/null || true; }
 
 [ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; }
-root=$work stage='' stages=0 user=0:0 entry='' environment=()
+root=$work stage='' stages=0 user=0:0 entry='' environment=() arguments=()
 declare -A named=()
-inside() { chroot --userspec="$user" "$root" /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
+# Arguments of the build, as ARG has them without a value of ours.
+GPU=${GPU:-} COMMIT=$(bash scripts/version.sh commit)
+inside() { chroot --userspec="$user" "$root" /usr/bin/env -i "${arguments[@]}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C "$@"; }
 run_line() { # INSTRUCTION REST
     local rest=$2 from
     case $1 in
         FROM)
             stages=$((stages + 1))
             stage=${rest##* AS }
-            root=$work/stage$stages user=0:0 environment=()
+            root=$work/stage$stages user=0:0 environment=() arguments=()
             cp -a "$BASE" "$root"
             cp /etc/resolv.conf "$root/etc/resolv.conf"
+            with_authorities "$root"
             printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
             chmod +x "$root/usr/sbin/policy-rc.d"
             named[$stage]=$root
@@ -41,10 +45,14 @@ run_line() { # INSTRUCTION REST
                 tar -c --exclude-vcs --exclude=./build --exclude=./shared -C "$1" . | tar -x --no-same-owner -C "$root$2"
             fi
             ;;
-        ENV) environment+=("$rest") ;;
+        ENV) eval "environment+=(\"$rest\")" ;;
+        ARG)
+            rest=${rest%%=*}
+            [ "$rest" = BASE ] || arguments+=("$rest=${!rest}")
+            ;;
         USER) user=$rest ;;
         ENTRYPOINT) entry=$rest ;;
-        ARG | VOLUME | EXPOSE | STOPSIGNAL) ;;
+        VOLUME | EXPOSE | STOPSIGNAL | LABEL) ;;
         *) echo "check-container: $1 is not known here" >&2 && return 1 ;;
     esac
 }
@@ -56,6 +64,11 @@ while read -r instruction rest; do
 done < <(grep -vE '^(#|$)' $file)
 
 expect 'the base is pinned to a day' 1 "$(grep -cE '^ARG BASE=.*debian:bookworm-[0-9]{8}(-slim)?$' $file)"
+expect 'the daemon knows its commit, and has a CUDA backend if it is to' "($COMMIT) $([ -z "$GPU" ] && echo not || echo built)" \
+    "$(inside attnd --version | awk 'NR == 1 {commit = $3} /^CUDA:/ {print commit, $2}')"
+expect 'and NVRTC' "$([ -z "$GPU" ] || echo /usr/lib/libnvrtc.so.13)" "$(cd "$root" && find usr/lib -maxdepth 1 -name 'libnvrtc.so.*' -printf '/%p')"
+expect 'GPUs are asked for' "${GPU:+all}" "$(printf '%s\n' "${environment[@]}" | sed -n 's/^NVIDIA_VISIBLE_DEVICES=//p')"
+[ -z "$GPU" ] || expect 'which compiles kernels' 0 "$(inside attnd --compile-kernels --arch sm_90a --set backend.cache=/var/cache/attnd >"$work/said" 2>&1; echo $?)"
 expect 'it is not root' yes "$([ "${user%%:*}" -gt 0 ] && echo yes)"
 expect 'no compiler is in the image' no "$([ -e "$root/usr/bin/gcc" ] && echo yes || echo no)"
 

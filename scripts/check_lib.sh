@@ -5,6 +5,7 @@
 #   needs SET TOOL...   root and these programs, which are in that set of bootstrap's; else exit 69
 #   expect NAME WANT GOT
 #   bare_debian DIR     a bare Debian 12 there: a copy of BASE, or by debootstrap
+#   with_authorities DIR   put this machine's own certificate authorities there, for a network whose proxy has one
 #   verdict LEAST       print the sum; 0 if nothing failed and at least so much passed
 #
 # It makes the folder $work, in which the file `said` is for what programs print, and removes it at the end, after calling end() if there is one.
@@ -33,6 +34,10 @@ expect() {
 }
 bare_debian() {
     if [ -n "${BASE:-}" ]; then cp -a "$BASE" "$1"; else debootstrap --variant=minbase bookworm "$1" >"$work/said"; fi
+}
+with_authorities() {
+    mkdir -p "$1/usr/local/share/ca-certificates"
+    find /usr/local/share/ca-certificates -name '*.crt' -exec cp -t "$1/usr/local/share/ca-certificates" {} +
 }
 verdict() {
     echo "$passed passed, $failed failed"

@@ -53,6 +53,7 @@ expect 'it is installed' 0 $?
 expect 'with a user, without a shell' /usr/sbin/nologin "$(inside getent passwd attnd | cut -d: -f7)"
 expect 'whose folders are its own' 'attnd:attnd 700 attnd:attnd 700' "$(own /var/lib/attnd /var/cache/attnd | paste -sd' ')"
 expect 'the configuration is right' 0 "$(inside runuser -u attnd -- attnd --config /etc/attnd/attnd.jsonc --check-config >/dev/null 2>&1; echo $?)"
+expect 'documents are for who installed it: links, paths and commands lead somewhere' '' "$(python3 tests/package/links.py "$root/usr/share/doc/attnd" "$root")"
 expect 'the man page is there' yes "$([ -s "$root/usr/share/man/man8/attnd.8.gz" ] && echo yes)"
 
 # ---- as the unit has it

@@ -34,10 +34,9 @@ image=$(sed -n 's/^ *image: *//p' $manifest | sort -u)
 make_base() { # of what debootstrap has downloaded nothing
     local base
     [ -n "${BASE:-}" ] || { bare_debian "$work/base" && BASE=$work/base; } || return 1
-    tar -C "$BASE" --exclude='./var/cache/apt/archives/*.deb' -cf "$work/base.tar" . && mkdir -p "$work/authorities" || return 1
-    cp /usr/local/share/ca-certificates/*.crt "$work/authorities" 2>/dev/null
+    tar -C "$BASE" --exclude='./var/cache/apt/archives/*.deb' -cf "$work/base.tar" . && with_authorities "$work/authorities" || return 1
     base=$(buildah from scratch) && buildah add -q "$base" "$work/base.tar" / >/dev/null && rm "$work/base.tar" &&
-        buildah add -q "$base" "$work/authorities" /usr/local/share/ca-certificates >/dev/null && buildah commit -q "$base" "localhost/$tag-base" >/dev/null && buildah rm "$base" >/dev/null
+        buildah add -q "$base" "$work/authorities" / >/dev/null && buildah commit -q "$base" "localhost/$tag-base" >/dev/null && buildah rm "$base" >/dev/null
     git archive --format=tar HEAD | tar -x -C "$(mkdir -p "$work/source" && echo "$work/source")"
 }
 build() { # NAME OPTION...
@@ -45,6 +44,7 @@ build() { # NAME OPTION...
         -f packaging/container/Containerfile "$work/source" >"$work/said" 2>&1
     expect "the image $tag$1 is built" 0 $?
     [ $failed -eq 0 ] || { tail -20 "$work/said"; exit 1; }
+    echo "# $(buildah images --format '{{.Size}}' "localhost/$tag$1") on a base of $(buildah images --format '{{.Size}}' "localhost/$tag-base")"
     expect 'and knows its commit' "attnd $(bash scripts/version.sh version) ($(bash scripts/version.sh commit))" "$(within "localhost/$tag$1" attnd --version | head -n 1)"
 }
 within() { "${podman[@]}" run --rm --network none --entrypoint '[]' "$@"; }

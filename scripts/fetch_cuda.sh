@@ -16,11 +16,12 @@ python3 -m venv "$to/venv" >"$to/log" 2>&1 || {
     echo 'fetch_cuda: this needs pip in a virtual environment (Debian: apt-get install python3-venv)' >&2
     exit 69
 }
-"$to/venv/bin/pip" install -q --only-binary :all: --no-deps --no-cache-dir --target "$to/packages" --upgrade -r /dev/stdin <<'LIST'
+cat >"$to/list" <<'LIST'
 nvidia-cuda-nvrtc==13.0.88 --hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575 --hash=sha256:d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b
 nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548 --hash=sha256:ef9bcbe90493a2b9d810e43d249adb3d02e98dd30200d86607d8d02687c43f55
 LIST
-rm -rf "$to/venv" "$to/log" "$to"/packages/nvidia/cu13/lib/*.alt.* # the same with another allocator
+"$to/venv/bin/pip" install -q --only-binary :all: --no-deps --no-cache-dir --target "$to/packages" --upgrade -r "$to/list"
+rm -rf "$to/venv" "$to/log" "$to/list" "$to"/packages/nvidia/cu13/lib/*.alt.* # the same with another allocator
 for folder in include lib; do ln -sfn "packages/nvidia/cu13/$folder" "$to/$folder"; done
 [ -e "$to/include/cuda.h" ] && [ -e "$to/include/nvrtc.h" ] && [ -e "$to/lib/libnvrtc.so.13" ]
 echo "fetch_cuda: headers are in $to/include. Where no other NVRTC is installed: export LD_LIBRARY_PATH=$(realpath "$to")/lib"

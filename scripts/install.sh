@@ -18,13 +18,13 @@ daemon_files() {
     echo "755 $BUILD/attnd bin/attnd"
     echo "755 $BUILD/attnctl bin/attnctl"
     for file in config/*.jsonc config/demo-workload.json; do echo "644 $file share/attnd/${file##*/}"; done
-    for file in config/haproxy.cfg config/nginx.conf config/envoy.yaml packaging/prometheus/*.yml packaging/grafana/*.json packaging/kubernetes/*.yaml \
-        packaging/container/Containerfile; do
+    for file in config/haproxy.cfg config/nginx.conf config/envoy.yaml packaging/prometheus/*.yml packaging/grafana/*.json packaging/debian/attnd.jsonc; do
         echo "644 $file share/doc/attnd/examples/${file##*/}"
     done
-    echo "755 packaging/kubernetes/make_gateway.py share/doc/attnd/examples/make_gateway.py"
-    for file in README.md CHANGELOG.md LICENSE NOTICE; do echo "644 $file share/doc/attnd/$file"; done
-    find docs -type f ! -name PLAN.md \( -name '*.md' -o -name '*.png' -o -name '*.svg' \) | sort | while read -r file; do echo "644 $file share/doc/attnd/$file"; done
+    for file in packaging/kubernetes/*.yaml packaging/kubernetes/*/*.yaml; do echo "644 $file share/doc/attnd/examples/${file#packaging/}"; done
+    echo "755 packaging/kubernetes/make_gateway.py share/doc/attnd/examples/kubernetes/make_gateway.py"
+    for file in CHANGELOG.md LICENSE NOTICE; do echo "644 $file share/doc/attnd/$file"; done
+    find "$BUILD/documents" -type f | sort | while read -r file; do echo "644 $file share/doc/attnd/${file#"$BUILD"/documents/}"; done
     for file in man/*.[1-8]; do echo "644 $file share/man/man${file##*.}/${file##*/}"; done
     for file in clients/completion/*; do
         name=${file##*/}
@@ -53,6 +53,7 @@ lib_files() {
 make_files() {
     if [ "$part" = daemon ]; then
         sed "s|@PREFIX@|$PREFIX|g" packaging/attnd.service.in >"$BUILD/attnd.service"
+        bash scripts/installed_documents.sh "$BUILD/documents" "$PREFIX"
     else
         sed "s|@PREFIX@|$PREFIX|; s|@VERSION@|$version|" library/attnd.pc.in >"$BUILD/lib/attnd.pc"
     fi

@@ -8,7 +8,7 @@
 . tests/integration/documents.sh
 
 documents=("$@")
-[ $# -gt 0 ] || documents=(*.md docs/*.md docs/results/*.md docs/decisions/README.md clients/python/*.md)
+[ $# -gt 0 ] || documents=(*.md docs/*.md docs/results/*.md docs/decisions/README.md clients/python/*.md packaging/*.md)
 for document in "${documents[@]}"; do
     [ -e "$document" ] || continue
     check_marks "$document"

@@ -14,20 +14,21 @@ place install
 expect 'daemon, client, unit, user, demo, licence, documents, man pages' '' "$(have bin/attnd bin/attnctl lib/systemd/system/attnd.service \
     lib/sysusers.d/attnd.conf share/attnd/demo.jsonc share/attnd/demo-workload.json share/doc/attnd/LICENSE share/doc/attnd/NOTICE share/doc/attnd/README.md \
     share/doc/attnd/docs/API.md share/doc/attnd/docs/METRICS.md share/doc/attnd/CHANGELOG.md share/man/man8/attnd.8 share/man/man5/attnd.jsonc.5)"
-expect 'examples, with what makes the route and the image' '' "$(for name in haproxy.cfg attnd.yaml gateway.yaml make_gateway.py Containerfile; do
+expect 'examples, with what makes the route' '' "$(for name in haproxy.cfg attnd.jsonc kubernetes/{kustomization,attnd,gateway,gpu/attnd}.yaml kubernetes/make_gateway.py; do
     have "share/doc/attnd/examples/$name"
 done)"
-expect 'the route is made there' '' "$(python3 "$WORK/root/opt/a/share/doc/attnd/examples/make_gateway.py" 3 2>&1 | diff - packaging/kubernetes/gateway.yaml | head -3)"
+expect 'the route is made there' '' "$(python3 "$WORK/root/opt/a/share/doc/attnd/examples/kubernetes/make_gateway.py" 3 2>&1 | diff - packaging/kubernetes/gateway.yaml | head -3)"
 expect 'every man page of the sources' '' "$(for page in man/*.[1-8]; do have "share/man/man${page##*.}/${page##*/}"; done)"
 expect 'every completion' '' "$(for file in clients/completion/*; do
     [ ! -e "$file" ] || here | grep -q -e "/share/.*$(basename "$file" | sed 's/^_//; s/[.]bash$//; s/[.]zsh$//')" || echo "$file"
 done)"
-expect 'only they run' '' "$(find "$WORK/root" -type f -perm /111 | grep -v -e '/bin/attnd$' -e '/bin/attnctl$' -e '/examples/make_gateway.py$')"
+expect 'only they run' '' "$(find "$WORK/root" -type f -perm /111 | grep -v -e '/bin/attnd$' -e '/bin/attnctl$' -e '/kubernetes/make_gateway.py$')"
 expect 'the unit starts what was installed' /opt/a/bin/attnd "$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$WORK/root/opt/a/lib/systemd/system/attnd.service")"
 expect 'no file names the folder below which it was put' '' "$(grep -rl -F -e "$WORK" "$WORK/root")"
 expect 'what was installed runs' "$("$ATTND" --version | head -1)" "$("$WORK/root/opt/a/bin/attnd" --version | head -1)"
-links=$(cd "$WORK/root/opt/a/share/doc/attnd" && grep -oE '\]\([^)#:]+[)#]' README.md | sed 's/^](//; s/[)#]$//' | sort -u | while read -r to; do [ -e "$to" ] || echo "$to"; done)
-expect 'links of the installed README lead to documents' '' "$(grep -e '^docs/.*[.]md$' <<<"$links")"
+expect 'documents are for who installed it: links, paths and commands lead somewhere' '' "$(python3 tests/package/links.py "$WORK/root/opt/a/share/doc/attnd" "$WORK/root")"
+expect 'what is wrong with them is found' 6 "$(mkdir "$WORK/wrong" && printf '[a](docs/NONE.md) [b](#none)\n/opt/a/share/attnd/none.jsonc\nbuild/release/attnd\n<!-- a -->\n' >"$WORK/wrong/README.md" &&
+    echo >"$WORK/wrong/OTHER.md" && python3 tests/package/links.py "$WORK/wrong" "$WORK/root" | wc -l)"
 
 expect 'below a folder nothing is said' '' "$(place install)"
 expect 'on this machine, what comes next, as docs/OPERATIONS.md has it' "3 $(sed -n 's/^    \(systemd-sysusers\|install -D\|systemctl daemon-reload\)/\1/p' docs/OPERATIONS.md | sed 's/ *#.*//' | paste -sd'|')" \
