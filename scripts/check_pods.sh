@@ -142,4 +142,4 @@ if [ -n "$GPU_IMAGE" ]; then
 fi
 "${podman[@]}" rmi --force "localhost/$tag" "localhost/$tag-gpu" "localhost/$tag-base" >/dev/null 2>&1
 
-verdict 11
+verdict "$([ -n "$GPU_IMAGE" ] && echo 22 || echo 13)"
