@@ -587,15 +587,23 @@ static int reserve(struct client_queue *c, struct request *request)
 /* Whether what a request appends is within the quota of blocks of its key; else it has failed. */
 static int check_quota(struct client_queue *c, struct request *request)
 {
-    uint64_t more = 0;
-    if (!request->rows.k || !request->quotas.blocks)
+    uint64_t more = 0, whole = 0; /* with what the sequences have */
+    uint32_t quota = request->quotas.blocks;
+    if (!request->rows.k || !quota)
         return 0;
     for (uint32_t i = 0; i < request->attend.sequence_count; i++) {
         const struct reserve_request *write = &request->queued.writes[i];
         const struct sequence *s = sequences_at(c->o.state->sequences, write->row);
         uint32_t blocks = geometry_blocks(c->g, write->end);
-        more += s->key == request->key && blocks > s->charged ? blocks - s->charged : 0;
+        if (s->key != request->key)
+            continue;
+        more += blocks > s->charged ? blocks - s->charged : 0;
+        whole += larger(blocks, s->charged);
     }
+    if (more && whole > quota)
+        return request_fail(request, ATTND_INVALID,
+                            "quotas.blocks of the key is %u, and the sequences take %llu with these rows",
+                            quota, (unsigned long long)whole);
     return sequence_ops_is_within(c->o.state, request, 0, more) ? 0 : request->status;
 }
 

@@ -667,8 +667,13 @@ static bool find_room(struct doorbell *d, struct doorbell_call *call, const stru
     uint64_t all = bytes->q + 2 * bytes->kv + bytes->o + bytes->lse,
              staging = d->o.state->config->limits.staging_bytes;
     if (use && !tenant_calls_take_staging(use, all, staging)) {
-        fail(d, call, ATTND_QUOTA, "quotas.staging_bytes (%llu) of the key are used up",
-             (unsigned long long)tenant_calls_part(use, staging));
+        uint64_t part = tenant_calls_part(use, staging);
+        if (all > part)
+            fail(d, call, ATTND_INVALID, "quotas.staging_bytes of the key is %llu, and this takes %llu",
+                 (unsigned long long)part, (unsigned long long)all);
+        else
+            fail(d, call, ATTND_QUOTA, "quotas.staging_bytes (%llu) of the key are used up",
+                 (unsigned long long)part);
         return false;
     }
     call->staging_bytes = use ? all : 0;

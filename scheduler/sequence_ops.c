@@ -112,7 +112,13 @@ bool sequence_ops_is_within(const struct engine_state *state, struct request *re
 {
     const struct tenant_quotas *q = &request->quotas;
     struct tenant_use use = tenants_use(sequences_tenants(state->sequences), request->key);
-    if (sequences && q->sequences && use.sequences + (uint64_t)sequences > q->sequences)
+    if (q->sequences && sequences > q->sequences)
+        request_fail(request, ATTND_INVALID, "quotas.sequences of the key is %u, and this makes %u",
+                     q->sequences, sequences);
+    else if (q->blocks && blocks > q->blocks)
+        request_fail(request, ATTND_INVALID, "quotas.blocks of the key is %u, and this takes %llu", q->blocks,
+                     (unsigned long long)blocks);
+    else if (sequences && q->sequences && use.sequences + (uint64_t)sequences > q->sequences)
         request_fail(request, ATTND_QUOTA, SEQUENCE_OPS_QUOTA_SEQUENCES, q->sequences, use.sequences,
                      sequences);
     else if (q->blocks && blocks && use.blocks + blocks > q->blocks)

@@ -18,7 +18,7 @@ bool sequence_ops_may_add(const struct engine_state *state, struct request *requ
 bool sequence_ops_fits_pool(struct engine_state *state, struct request *request, uint32_t max_tokens);
 
 /* sequence_ops_is_within: whether so many sequences more, and blocks, are within the quotas of the request's
- * key; else it has failed. */
+ * key; else it has failed: with ATTND_INVALID when they alone are more than a whole quota. */
 bool sequence_ops_is_within(const struct engine_state *state, struct request *request, uint32_t sequences,
                             uint64_t blocks);
 

@@ -1733,22 +1733,22 @@ static struct workload **find_place(struct workload_run *d)
     return oldest;
 }
 
-/* Whether a workload can run at all within the quotas of its key; else the request has failed. */
+/* Whether a workload can begin within the quotas of its key, and ever run; else the request has failed. */
 static void check_quotas(const struct workload_run *d, const struct workload *w, struct request *request)
 {
     const struct tenant_quotas *q = &request->quotas;
     struct tenant_use use = tenants_use(sequences_tenants(d->o.state->sequences), request->key);
     uint64_t blocks = (uint64_t)geometry_blocks(d->g, w->longest) * w->widest;
-    if (q->workloads && use.workloads >= q->workloads)
-        request_fail(request, ATTND_QUOTA, "quotas.workloads of the key is %u, and as many run",
-                     q->workloads);
-    else if (q->sequences && w->widest > q->sequences)
-        request_fail(request, ATTND_QUOTA, "quotas.sequences of the key is %u, and one of it has %u forks",
+    if (q->sequences && w->widest > q->sequences)
+        request_fail(request, ATTND_INVALID, "quotas.sequences of the key is %u, and one of it has %u forks",
                      q->sequences, w->widest - 1);
     else if (q->blocks && blocks > q->blocks)
-        request_fail(request, ATTND_QUOTA,
+        request_fail(request, ATTND_INVALID,
                      "quotas.blocks of the key is %u, and its longest sequence with its forks takes %llu",
                      q->blocks, (unsigned long long)blocks);
+    else if (q->workloads && use.workloads >= q->workloads)
+        request_fail(request, ATTND_QUOTA, "quotas.workloads of the key is %u, and as many run",
+                     q->workloads);
 }
 
 uint64_t workload_run_of_key(const struct workload_run *d, uint64_t key)

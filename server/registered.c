@@ -198,8 +198,14 @@ static bool charge(struct client *c, enum registered_kind kind, uint64_t bytes)
     struct daemon_state *daemon = c->all->daemon;
     uint64_t staging = daemon->config->limits.staging_bytes;
     if (c->key && !tenant_calls_take_staging(&c->key->use, bytes, staging)) {
-        REFUSE(c, kind, ATTND_QUOTA, "quotas.staging_bytes (%llu) of the key \"%s\" are used up",
-               (unsigned long long)tenant_calls_part(&c->key->use, staging), c->key->name);
+        uint64_t part = tenant_calls_part(&c->key->use, staging);
+        if (bytes > part)
+            REFUSE(c, kind, ATTND_INVALID,
+                   "quotas.staging_bytes of the key \"%s\" is %llu, and this takes %llu", c->key->name,
+                   (unsigned long long)part, (unsigned long long)bytes);
+        else
+            REFUSE(c, kind, ATTND_QUOTA, "quotas.staging_bytes (%llu) of the key \"%s\" are used up",
+                   (unsigned long long)part, c->key->name);
         return false;
     }
     if (!memory_take_bulk(&daemon->memory, bytes)) {
@@ -227,8 +233,9 @@ static bool charge_gpu(struct client *c, enum registered_kind kind, uint64_t byt
     struct registered *r = c->all;
     uint64_t all = r->daemon->config->transport_gpu_bytes;
     if (c->key && !tenant_calls_take_gpu(&c->key->use, bytes, all)) {
-        REFUSE(c, kind, ATTND_QUOTA, "half of transport.gpu_bytes (%llu) is what the key \"%s\" may have",
-               (unsigned long long)all, c->key->name);
+        REFUSE(c, kind, bytes > all / 2 ? ATTND_INVALID : ATTND_QUOTA,
+               "half of transport.gpu_bytes (%llu) is what the key \"%s\" may have", (unsigned long long)all,
+               c->key->name);
         return false;
     }
     if (bytes > all - r->gpu_bytes) {

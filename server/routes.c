@@ -327,9 +327,14 @@ static bool count_staging(struct http_exchange *x, const struct config *config, 
     struct api_key *key = x->key;
     if (!key)
         return true;
+    uint64_t part = tenant_calls_part(&key->use, config->limits.staging_bytes);
     if (!tenant_calls_take_staging(&key->use, bytes, config->limits.staging_bytes)) {
-        (void)access_refuse_quota(x, "staging_bytes",
-                                  tenant_calls_part(&key->use, config->limits.staging_bytes));
+        if (bytes > part)
+            http_problem(x, ATTND_INVALID,
+                         "quotas.staging_bytes of the key \"%s\" is %llu, and this takes %llu", key->name,
+                         (unsigned long long)part, (unsigned long long)bytes);
+        else
+            (void)access_refuse_quota(x, "staging_bytes", part);
         return false;
     }
     *counted = bytes;

@@ -31,6 +31,7 @@ key eve read
 key root admin
 key few infer '{"quotas":{"sequences":3,"blocks":8,"workloads":1,"calls":1,"streams":1,"uploads":1,"staging_bytes":4096}}'
 key lone infer '{"quotas":{"streams":1,"uploads":1}}'
+key narrow infer '{"quotas":{"sequences":3,"staging_bytes":4096}}'
 key slow infer '{"quotas":{"requests_per_s":2}}'
 key keeper 'infer keep'
 write_keys
@@ -134,10 +135,14 @@ first=$(head -1 "$WORK/ids")
 expect 'forks count' 429 "$(code as few --json '{"count":1}' "$URL/v1/sequences/$first/fork")"
 expect 'so do ops of a batch' '429 quota_exceeded ops[1]: quotas.sequences of the key is 3: it has 3, and this makes 1 more' \
     "$(as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$first},{\"op\":\"fork\",\"id\":$(sed -n 2p "$WORK/ids"),\"count\":2}]}" "$URL/v1/batch" | problem)"
+expect 'more of them than the whole quota are never within it' '422 invalid ops[3]: quotas.sequences of the key is 3, and this makes 4' \
+    "$(as narrow --json '{"ops":[{"op":"create"},{"op":"create"},{"op":"create"},{"op":"create"}]}' "$URL/v1/batch" | problem)"
 expect 'one deleted, one made: that is within it' 200 \
     "$(code as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$first},{\"op\":\"create\",\"max_tokens\":16}]}" "$URL/v1/batch")"
 expect 'what is promised counts' '429 quota_exceeded quotas.blocks of the key is 8: its tables have 4, those promised included, and this takes 5 more' \
     "$(as few --json "{\"ops\":[{\"op\":\"delete\",\"id\":$(sed -n 2p "$WORK/ids")}]}" -o /dev/null "$URL/v1/batch"; as few --json '{"blocks":5}' "$URL/v1/leases" | problem)"
+expect 'more than the whole quota is never had: of a lease' '422 invalid quotas.blocks of the key is 8, and this takes 9' "$(as few --json '{"blocks":9}' "$URL/v1/leases" | problem)"
+expect 'of a sequence with max_tokens' '422 invalid quotas.blocks of the key is 8, and this takes 10' "$(as few --json '{"max_tokens":40}' "$URL/v1/sequences" | problem)"
 third=$(sed -n 3p "$WORK/ids")
 rows=$(printf '[[1,1,1,1,1,1,1,1]],%.0s' $(seq 17))
 expect 'so does what is appended' '429 quota_exceeded quotas.blocks of the key is 8: its tables have 4, those promised included, and this takes 5 more' "$(
@@ -155,9 +160,15 @@ expect 'others have theirs' 201 "$(code as ann --json '{}' "$URL/v1/sequences")"
 as root -o /dev/null --json '{"length":4000000000}' "$URL/v1/sequences/$third/truncate"
 wait $waiting
 expect 'it is answered' 1 "$(jq .rows_in_step "$WORK/call")"
-expect 'a quota of staging memory' '429 quota_exceeded quotas.staging_bytes (4096) of the key "few" are used up' \
+expect 'more than all staging memory of a key' '422 invalid quotas.staging_bytes of the key "few" is 4096, and this takes 6040' \
     "$(tensors sequences I64 1 "$third" indptr I64 2 0,90 k F32 90,1,8 '720*1' v F32 90,1,8 '720*1' |
         as few -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
+exec 9<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'POST /v1/append HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/x-safetensors\r\nContent-Length: 3000\r\n\r\nx' "$(cat "$WORK/narrow")" >&9
+caught_up
+expect 'a quota of staging memory' '429 quota_exceeded quotas.staging_bytes (4096) of the key "narrow" are used up' \
+    "$(head -c 2000 /dev/zero | as narrow -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
+exec 9>&- 9<&-
 endless='{"sequences":[{"count":2,"prompt":4,"decode":3}],"arrival":{"rate":0.00001}}'
 as lone -N -H 'Accept: application/x-ndjson' --json "$endless" "$URL/v1/workloads" >"$WORK/stream" &
 streaming=$!
@@ -173,8 +184,10 @@ expect 'a quota of uploads' '429 quota_exceeded quotas.uploads (1) of the key "l
 exec 9>&- 9<&-
 as lone "$URL/v1/workloads" | jq '.items[].id' | while read -r id; do as lone -o /dev/null -X DELETE "$URL/v1/workloads/$id"; done
 wait $streaming
-expect 'a workload that is too large for the key' '429 quota_exceeded quotas.blocks of the key is 8, and its longest sequence with its forks takes 25' \
+expect 'a workload that is too large for the key' '422 invalid quotas.blocks of the key is 8, and its longest sequence with its forks takes 25' \
     "$(as few --json '{"sequences":[{"prompt":50,"decode":50}]}' "$URL/v1/workloads" | problem)"
+expect 'one that forks more than the key may have' '422 invalid quotas.sequences of the key is 3, and one of it has 3 forks' \
+    "$(as few --json '{"sequences":[{"prompt":4,"decode":2,"fork":{"at":5,"count":3}}]}' "$URL/v1/workloads" | problem)"
 as few --json '{"sequences":[{"count":4,"prompt":4,"decode":3}]}' "$URL/v1/workloads" >"$WORK/made"
 has_finished() { [ "$(as few "$URL/v1/workloads/$(jq .id "$WORK/made")" | jq -r .state)" = finished ]; }
 expect 'one that fits runs, as many of its sequences at a time as the quotas have room for' 0 "$(eventually has_finished; echo $?)"

@@ -399,8 +399,14 @@ expect 'an admin sees it' 'ok 0' "$(append root 1 1 | talk | tail -1)"
 id=$(as few --json '{}' "$URL/v1/sequences" | jq .id)
 expect 'a quota of staging memory is one of regions' "ok 0 32768
 429 quota_exceeded quotas.staging_bytes (65536) of the key \"few\" are used up" "$( (append few 1 0; echo region 32768) | talk | tail -2)"
-expect 'a quota of blocks' '429 quota_exceeded quotas.blocks of the key is 2: its tables have 0, those promised included, and this takes 3 more' \
-    "$(append few 12 1 | talk | tail -1)"
+expect 'more than the whole quota is never had' '422 invalid quotas.blocks of the key is 2, and the sequences take 3 with these rows' "$(append few 12 1 | talk | tail -1)"
+expect 'a block of it' 'ok 0' "$(append few 4 1 | talk | tail -1)"
+expect 'what the sequence has counts' '422 invalid quotas.blocks of the key is 2, and the sequences take 3 with these rows' "$(append few 8 1 | talk | tail -1)"
+id=$(as few --json '{}' "$URL/v1/sequences" | jq .id)
+expect 'a quota of blocks' '429 quota_exceeded quotas.blocks of the key is 2: its tables have 1, those promised included, and this takes 2 more' \
+    "$(append few 8 1 | talk | tail -1)"
+expect 'a region larger than all its staging memory' '422 invalid quotas.staging_bytes of the key "few" is 65536, and this takes 131072' \
+    "$( (append few 1 0; echo region 131072) | talk | tail -1)"
 id=$(as slow --json '{}' "$URL/v1/sequences" | jq .id)
 expect 'a quota of requests a second' '429 quota_exceeded quotas.requests_per_s (2) of the key are used up' "$(append slow 1 3 | talk | tail -1)"
 held=()
