@@ -97,6 +97,8 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
 {
     const struct sequence *s = sequences_at(state->sequences, row);
     struct block_table_view table = block_tables_view(step_tables(state->steps), row);
+    enum sequence_state is = state_of(state, row);
+    bool used = is == SEQUENCE_QUEUED || is == SEQUENCE_RUNNING;
     double now = state->now_s;
     *view = (struct sequence_view){.id = s->id,
                                    .parent = s->parent,
@@ -104,8 +106,8 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
                                    .blocks = table.entries,
                                    .shared_blocks = block_tables_shared(step_tables(state->steps), row),
                                    .age_s = now - s->created_s,
-                                   .idle_s = now - s->used_s,
-                                   .state = state_of(state, row),
+                                   .idle_s = used ? 0 : now - s->used_s,
+                                   .state = is,
                                    .swapped = table.swapped,
                                    .priority = s->options.priority,
                                    .max_tokens = s->options.max_tokens,

@@ -116,6 +116,8 @@ struct workload_report {
     enum sharing sharing;                                     /* of its queries */
     uint32_t requests, sequences;                             /* in all */
     uint32_t arrived, waiting, running, finished;             /* sequences now */
+    uint32_t to_arrive;                                       /* requests that are not due, */
+    double next_arrival_s;                                    /* and when the next is; NaN: none */
     uint64_t tokens, tokens_done;                             /* to be decoded in all, and so far */
     uint64_t prompt_tokens, cached_tokens, recomputed_tokens; /* appended; found in the cache; appended
                                                                   again after a preemption */

@@ -1426,6 +1426,7 @@ static bool end_round_of(struct workload_run *d, unsigned round, uint32_t i, dou
     struct running *r = &d->running[i];
     struct workload *w = r->w;
     r->in[round].taken = false;
+    sequences_at(d->o.state->sequences, r->row)->used_s = now;
     if (r->fills && retired_length(d, r) >= r->fill)
         end_filling(d, r);
     bool ended = note_progress(d, i, round, now);
@@ -1544,6 +1545,12 @@ static void describe(const struct workload_run *d, const struct workload *w, str
     if (has_ended(w))
         report->expires_in_s = w->ended_s + d->config->limits.workload_kept_s - d->o.state->now_s;
     report->waiting = w->waiting_count;
+    report->next_arrival_s = NAN;
+    if (report->state == WORKLOAD_RUNNING && w->next_arrival < w->request_count) {
+        double due_s = w->started_s + w->requests[w->next_arrival].arrival_s;
+        report->to_arrive = w->request_count - w->next_arrival;
+        report->next_arrival_s = due_s > d->o.state->now_s ? due_s - d->o.state->now_s : 0;
+    }
     report->pool_blocks = (uint32_t)d->config->pool_blocks;
     report->pool_held = block_pool_counts(block_tables_pool(d->tables)).held;
     if (report->state == WORKLOAD_RUNNING && !w->ends)

@@ -164,6 +164,10 @@ static void write_report(struct json_writer *w, const struct workload_report *r,
     json_uint(w, "running", r->running);
     json_uint(w, "finished", r->finished);
     json_close(w, '}');
+    json_open(w, "arrivals", '{');
+    json_uint(w, "left", r->to_arrive);
+    json_rounded(w, "next_s", r->next_arrival_s, 3);
+    json_close(w, '}');
     json_open(w, "tokens", '{');
     json_uint(w, "total", r->tokens);
     json_uint(w, "done", r->tokens_done);
@@ -279,7 +283,8 @@ static const struct api_schema schemas[] = {
      "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|drain|failure)? "
      "owner:text? "
      "deadline_s:number expires_in_s:number? wall_s:number sharing:(auto|on|off) requests:uint "
-     "sequences:{total:uint waiting:uint running:uint finished:uint} tokens:{total:uint done:uint "
+     "sequences:{total:uint waiting:uint running:uint finished:uint} arrivals:{left:uint next_s:number?} "
+     "tokens:{total:uint done:uint "
      "prompt:uint cached:uint recomputed:uint} rows:uint steps:uint step_us:Percentiles queue_ms:Percentiles "
      "first_token_ms:Percentiles per_token_ms:Percentiles bytes_read:uint gb_per_s:number "
      "roof_gb_per_s:number roof_fraction:number above_roof?:text pool:{blocks:uint held:uint "

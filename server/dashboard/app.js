@@ -192,6 +192,15 @@ class App {
   link(state, text) {
     $('lamp').className = `lamp ${state}`;
     setText($('link-text'), text);
+    this.heardAt = state === 'good' ? seconds() : this.heardAt;
+    document.querySelector('main').dataset.stale = state === 'good' ? 'no' : 'yes';
+    this.drawStale();
+  }
+
+  // What was told by a daemon that does not answer any more is grey, and its age is said.
+  drawStale() {
+    const old = document.querySelector('main').dataset.stale === 'yes' && this.heardAt !== undefined;
+    this.say(old ? `All that is shown is ${secondsText(Math.floor(seconds() - this.heardAt)).replace('.0', '')} old.` : null, $('stale'));
   }
 
   // ---- blocks, now
@@ -361,7 +370,7 @@ class App {
     if (before ? this.stepRate > 0 : stats.scheduler.running > 0) this.steppedAt = now;
     this.stats = stats;
     this.statsAt = now;
-    this.tables.push({epoch: stats.epoch, items: stats.sequences.items, count: stats.sequences.count});
+    this.tables.push({epoch: stats.epoch, at: now, items: stats.sequences.items, count: stats.sequences.count});
     if (this.tables.length > TABLES_KEPT) this.tables.shift();
     this.drawFigures();
     this.frameChosen();
@@ -372,6 +381,11 @@ class App {
   tablesShown() {
     if (this.stopped === null) return this.tables.at(-1) ?? {epoch: 0, items: [], count: 0};
     return this.tables.findLast((t) => t.epoch <= this.stopped) ?? {epoch: null, items: [], count: 0};
+  }
+
+  // tablesAge(): how many seconds ago they were so, if that is now and not at an epoch that has passed.
+  tablesAge() {
+    return this.stopped === null && this.tables.length ? seconds() - this.tables.at(-1).at : 0;
   }
 
   drawFigures() {
@@ -408,6 +422,8 @@ class App {
         this.drawLegend();
         this.drawChanges();
         this.drawTime();
+        this.drawStale();
+        this.views.sequences.tick();
         this.map.age(seconds());
       }
       await sleep(150);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // learn.js - a form that starts a workload, and the tour: six steps that ask the real API and say what changed in the map.
 import {$, fill, h, setText, update} from './dom.js';
-import {bytesText, countText, firstWorkload, list, plural, secondsText, sequencesOfAll, verifyText, zerosBody, zerosLine} from './pure.js';
+import {arrivalsText, bytesText, countText, firstWorkload, list, plural, secondsText, sequencesOfAll, verifyText, zerosBody, zerosLine} from './pure.js';
 
 // ---- a workload -------------------------------------------------------------------------------------------
 
@@ -75,7 +75,7 @@ export class WorkloadView {
     cancel.hidden = ended;
     bar.hidden = ended;
     bar.value = w.tokens.total ? w.tokens.done / w.tokens.total : 0;
-    const parts = [`${countText(w.tokens.done)} of ${plural(w.tokens.total, 'token')}`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
+    const parts = [`${countText(w.tokens.done)} of ${plural(w.tokens.total, 'token')}`, `${plural(w.sequences.running, 'sequence')} running, ${countText(w.sequences.waiting)} waiting`, arrivalsText(w), `${plural(w.forks, 'fork')}, ${countText(w.copies)} copied on write`,
       `${plural(w.pool.saved_peak, 'block')} of the pool saved at most`, w.preemptions ? plural(w.preemptions, 'preemption') : '', ended ? verifyText(w) : '', ended ? 'its sequences are gone' : ''];
     setText(text, parts.filter(Boolean).join(' · '));
   }
@@ -263,7 +263,7 @@ export class TourView {
         out ? `One more block was asked for, so ${plural(out, 'block')} of idle sequences (${list(swapped)}) were copied to host memory. They come back when somebody uses them.`
           : pool.host_blocks ? 'Host memory has no room for the tour\'s sequences, so nothing was swapped out.'
             : 'This daemon has no host memory to swap to (pool.host_blocks is 0), so a call that needs a block now waits or is refused. Started with --set pool.host_blocks=64, idle sequences would be swapped out instead.',
-        'The leases go with the last button, and the map is as it was before.']};
+        'The leases go with the last button, and their blocks are free then.']};
   }
 
   async end() {
@@ -280,7 +280,9 @@ export class TourView {
     }
     this.at = -1;
     this.app.map.mark([]);
-    this.tell('What the tour made is gone', ['The blocks are free again. Start a workload next, and watch the same things happen many times a second.']);
+    const {cached} = (await this.app.api.json('/stats', {query: {limit: 1}})).pool;
+    this.tell('What the tour made is gone', [cached ? `Its blocks are free again. Where tokens had ids, blocks are "cached": nobody holds ${cached === 1 ? 'it' : 'them'}, and ${cached === 1 ? 'it goes' : 'they go'} when room is needed.`
+      : 'Its blocks are free again.', 'Start a workload next, and watch the same things happen many times a second.']);
     this.drawSteps();
   }
 }

@@ -46,9 +46,9 @@ export class WaitingView {
 
 const STEPS = 1000;
 // Parts of a step, from below, each with what it is of it. Merging is a part of what the backend computes; waiting in the queue is no part of the step.
-const PHASES = [['planning', '#b566a4', (s) => s.plan_us], ['upload', '#e8940a', (s) => s.upload_us], ['compute', '#2f7fd0', (s) => (s.compute_us ?? 0) - (s.merge_us ?? 0)],
-  ['merge', '#2f9e77', (s) => s.merge_us], ['idle', '#d5c25a', (s) => s.idle_us]];
-const ROWS = [['rows of clients', '#5a9bdc', (s) => s.rows_clients], ['rows of workloads', '#46b18c', (s) => s.rows_workloads]];
+const PHASES = [['planning', '#c8589a', (s) => s.plan_us], ['upload', '#d08400', (s) => s.upload_us], ['compute', '#2f7fd0', (s) => (s.compute_us ?? 0) - (s.merge_us ?? 0)],
+  ['merge', '#2f9e77', (s) => s.merge_us], ['idle', '#7d8790', (s) => s.idle_us]];
+const ROWS = [['rows of clients', '#7a45e6', (s) => s.rows_clients], ['rows of workloads', '#94602a', (s) => s.rows_workloads]];
 const OTHERS = 'other keys';
 const hslHex = (hue) => '#' + hslToRgb(hue, 0.5, 0.55).map((v) => v.toString(16).padStart(2, '0')).join('');
 const FACTS = [['step', 'step'], ['rows_clients', 'rows of clients'], ['rows_workloads', 'rows of workloads'], ['sequences', 'sequences'], ['appends', 'appended tokens, of clients at each layer'],

@@ -395,6 +395,9 @@ export function secondsText(s) {
   return s < 7200 ? `${Math.round(s / 60)} min` : `${Math.round(s / 3600)} h`;
 }
 
+// idleText(s): a time that is seen to go on, in whole seconds.
+export const idleText = (s) => s < 1 ? 'just used' : `${secondsText(Math.floor(s)).replace('.0', '')} idle`;
+
 export function countText(n) {
   return Number.isFinite(n) ? Math.round(n).toString().replace(/\B(?=(\d{3})+$)/g, '\u202f') : '–';
 }
@@ -457,6 +460,11 @@ export function firstWorkload(tokens) {
   }
   const decode = Math.max(1, Math.floor(each * 0.6)), rate = Math.ceil(11400 / decode), prompt = Math.max(1, Math.floor(each / 4));
   return {count: 30 * rate, prompt, decode, prefix: Math.floor(prompt / 2), rate};
+}
+
+// arrivalsText(w): how many of its requests are still to come, and when the next one does.
+export function arrivalsText({arrivals}) {
+  return arrivals?.left ? `${countText(arrivals.left)} to come${arrivals.next_s === null ? '' : `, the next in ${secondsText(arrivals.next_s)}`}` : '';
 }
 
 // verifyText(w): what is known of the outputs of a workload that has ended: nothing when it was cancelled.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sequences.js - sequences with their tables, and the fork tree.
 import {$, context2d, fill, h, setText, update} from './dom.js';
-import {PALETTES, blocksText, bytesText, countText, forkTree, holdersOf, list, plural, secondsText, sequencesText, tiesOf, zerosBody, zerosLine} from './pure.js';
+import {PALETTES, blocksText, bytesText, countText, forkTree, holdersOf, idleText, list, plural, sequencesText, tiesOf, zerosBody, zerosLine} from './pure.js';
 
 const LIMIT = 200, ROWS_SHOWN = 100;
 const TABLE_CELL = 12, NAMED_CELL = 30, TABLE_ROWS_MAX = 4, TIES_SHOWN = 3;
@@ -52,9 +52,10 @@ export class SequencesView {
   }
 
   async create() {
-    const made = await this.app.api.json('/v1/sequences', {method: 'POST', body: this.newBody()});
+    const body = this.newBody(), made = await this.app.api.json('/v1/sequences', {method: 'POST', body});
     this.app.choose(made.id);
-    this.app.say(`Sequence ${made.id}: ${plural(made.cached_tokens, 'token')} of its prompt ${made.cached_tokens === 1 ? 'was' : 'were'} in the cache.`, $('sequence-new-message'));
+    this.app.say(!body.tokens ? `Sequence ${made.id} is there, and has no tokens.`
+      : `Sequence ${made.id}: ${plural(made.cached_tokens, 'token')} of its prompt ${made.cached_tokens === 1 ? 'was' : 'were'} in the cache.`, $('sequence-new-message'));
   }
 
   holders() {
@@ -114,11 +115,22 @@ export class SequencesView {
     const blocks = s.blocks.length || s.host_blocks?.length || 0;
     setText(what, [s.state, plural(s.length, 'token'), s.parent ? `fork of ${s.parent}` : '', s.workload ? `workload ${s.workload}` : '', s.priority ? `priority ${s.priority}` : '']
       .filter(Boolean).join(' · '));
-    setText(right, `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''}${s.state === 'running' ? '' : ` · ${secondsText(s.idle_s)} idle`}`);
+    row.has = `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''}`;
+    this.drawIdle(row);
     canvas.setAttribute('aria-label', s.blocks.length ? `Blocks in token order: ${list(s.blocks, 12)}` : 'No blocks in the pool');
     if (this.seen.has(row)) this.drawTable(canvas, s);
     const groups = tiesOf(s, this.holders());
     setText(ties, (groups.length ? 'shares ' : '') + groups.slice(0, TIES_SHOWN).map((t) => `${blocksText(t.blocks)} with ${sequencesText(t.ids)}`).join('; ') + (groups.length > TIES_SHOWN ? '; …' : ''));
+  }
+
+  // How long nobody has used it; that goes on where nothing changes, and nobody is told anything.
+  drawIdle({children: [head], has, sequence: s}) {
+    const rests = s.state === 'idle' || s.state === 'swapped';
+    setText(head.lastElementChild, rests ? `${has} · ${idleText(s.idle_s + this.app.tablesAge())}` : has);
+  }
+
+  tick() {
+    if (this.app.tab === 'sequences') for (const row of $('sequence-list').children) this.drawIdle(row);
   }
 
   // Cells in token order: of the colour that the map has for them, with a bar below what somebody else holds too.
@@ -213,9 +225,10 @@ export class SequencesView {
     const fork = {path: `${path}/fork`, method: 'POST', body: {count: 1}}, end = {path, method: 'DELETE'}, zeros = {sequence: s.id, tokens: 1, geometry};
     const cut = () => ({path: `${path}/truncate`, method: 'POST', body: {length: Math.max(0, this.acted.length - 1)}});
     const write = zerosLine({...zeros, base: app.api.base, keyed: app.api.keyed});
-    const act = (label, request) => app.button(label, () => { const of = request(); return app.api.json(of.path, of); }, {scope: 'infer', message});
+    const ask = (of) => { app.say(null, $('sequence-new-message')); return app.api.json(of.path, of); }; // what was said of its begin is old now
+    const act = (label, request) => app.button(label, () => ask(request()), {scope: 'infer', message});
     const lines = (label, all) => app.button(label, () => app.showLines(all().filter(Boolean)), {message, class: 'curl'});
-    const actions = [act('Fork', () => fork), app.button('Append a token', () => app.api.json('/v1/append', {method: 'POST', bytes: zerosBody(zeros)}), {scope: 'infer', message}),
+    const actions = [act('Fork', () => fork), act('Append a token', () => ({path: '/v1/append', method: 'POST', bytes: zerosBody(zeros)})),
       act('Cut off one', cut), act('Delete', () => end), lines('fork as curl', () => [app.api.curl(fork)]),
       lines('others as curl', () => [write, app.api.curl(cut()), app.api.curl(end)])];
     if (s.workload) for (const button of actions) app.forbid(button, drivenText(s));

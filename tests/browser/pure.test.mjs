@@ -164,6 +164,13 @@ test('words', () => {
   assert.equal(pure.scopesDenied(undefined).size, 0);
 });
 
+test('a time that goes on, and requests that are to come', () => {
+  assert.deepEqual([0, 0.999, 1, 9.9, 10, 119.5, 3600].map(pure.idleText), ['just used', 'just used', '1 s idle', '9 s idle', '10 s idle', '119 s idle', '60 min idle']);
+  assert.equal(pure.arrivalsText({arrivals: {left: 3, next_s: 12.34}}), '3 to come, the next in 12 s');
+  assert.equal(pure.arrivalsText({arrivals: {left: 3, next_s: null}}), '3 to come');
+  assert.equal(pure.arrivalsText({arrivals: {left: 0, next_s: null}}), '');
+});
+
 test('a workload that was cancelled is not called wrong', () => {
   assert.equal(pure.verifyText({state: 'cancelled', verify: {rows: 16, done: 0, ok: null}}), 'not verified (cancelled)');
   assert.equal(pure.verifyText({state: 'finished', verify: {rows: 16, done: 16, ok: true}}), '16 rows verified');

@@ -30,6 +30,24 @@ for (let node = walk.nextNode(); node; node = walk.nextNode()) {
 return {seen, bad};
 """
 
+# Of the legend of steps: colours with a contrast below 3 to the ground, and pairs that are nearer than 0.1 in OKLab.
+ALIKE = """
+const parse = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(Number), linear = (c) => parse(c).map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+const lum = ([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b;
+const lab = ([r, g, b]) => {
+  const [l, m, s] = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]].map(([x, y, z]) => Math.cbrt(x * r + y * g + z * b));
+  return [0.2105 * l + 0.7936 * m - 0.0041 * s, 1.978 * l - 2.4286 * m + 0.4506 * s, 0.0259 * l + 0.7828 * m - 0.8087 * s];
+};
+const all = [...document.querySelectorAll('#steps-legend li')].filter((li) => li.querySelector('.swatch')).map((li) => [li.textContent, linear(getComputedStyle(li.querySelector('.swatch')).backgroundColor)]);
+const ground = lum(linear(getComputedStyle(document.getElementById('views')).backgroundColor)), bad = [];
+all.forEach(([name, colour], i) => {
+  const [x, y] = [lum(colour), ground].sort((a, b) => b - a);
+  if ((x + 0.05) / (y + 0.05) < 3) bad.push(name);
+  for (const [other, its] of all.slice(i + 1)) if (Math.hypot(...lab(colour).map((v, k) => v - lab(its)[k])) < 0.1) bad.push(`${name}, ${other}`);
+});
+return {seen: all.length, bad};
+"""
+
 with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page:
     page.loaded()
     a = daemon.post("/v1/sequences", {})["id"]
@@ -50,7 +68,15 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
                 expect(f"{width} {theme} {tab}: every text can be read", [], faint["bad"])
                 expect(f"{width} {theme} {tab}: it has text", True, faint["seen"] > 30)
                 expect(f"{width} {theme} {tab}: every control has a name", [], page.script(NAMELESS))
+                if tab == "steps":
+                    expect(f"{width} {theme}: colours of steps can be told apart", {"seen": 7, "bad": []}, page.script(ALIKE))
                 expect(f"{width} {theme} {tab}: it fits the window", True, page.script("const e = document.documentElement; return e.scrollWidth <= e.clientWidth"))
+    for width in (1280, 1440, 1600, 1920):
+        page.resize(width, 900)
+        for tab in TABS:
+            page.tab(tab)
+            page.settle()
+            expect(f"{width} {tab}: views are in one line", 1, page.script("return new Set([...document.querySelectorAll('#tabs button')].map((b) => b.getBoundingClientRect().top)).size"))
     page.resize(1920, 1000)
 
     # By keyboard alone: every control comes by Tab, and what has the focus shows it.

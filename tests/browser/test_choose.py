@@ -1,7 +1,9 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """A sequence is chosen by its row, with the mouse and by keyboard: its blocks are framed in the map for as long as it has them, also behind another
-tab. And at 1400 pixels no label of a step runs over its value."""
+tab. And at 1400 pixels no label of a step runs over its value. Time that nobody uses a sequence goes on, and a daemon that is gone is seen to be."""
+import re
+
 from selenium.webdriver.common.action_chains import ActionChains
 
 from page import Daemon, Page, eventually, expect, finish
@@ -29,6 +31,10 @@ def framed(page, want, what):
     expect(what, True, eventually(lambda: page.script(FRAMED) == want, what))  # of one look: what has just changed is framed, too
 
 
+def rest_of(page):
+    return page.script("return document.querySelector('#sequence-list .right').textContent")
+
+
 with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url, 1400, 900) as page:
     page.loaded()
     eventually(lambda: "New sequence" in page.text("sequences-more"), "where there is none, the page names the button that makes one")
@@ -38,7 +44,7 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url, 1400, 9
     page.script("document.querySelector('#sequence-form button[type=submit]').click()")
     listed(page, 2)
     b = str(a + 1)
-    eventually(lambda: page.text("sequence-new-message") == f"Sequence {b}: 0 tokens of its prompt were in the cache.", "what was made is said")
+    eventually(lambda: page.text("sequence-new-message") == f"Sequence {b} is there, and has no tokens.", "what was made is said")
     expect("and it is chosen", b, chosen(page))
 
     page.script(f"{ROW}.querySelector('.right').click()", a)
@@ -83,5 +89,20 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url, 1400, 9
     framed(page, [], "free cells have no frames (bug: they stayed, behind another tab)")
     page.tab("sequences")
     listed(page, 1)
+
+    eventually(lambda: re.fullmatch(r"1 block · [1-9]\d* s idle", rest_of(page)), "nothing changes, and yet the time that nobody uses it is seen to go on")
+    before = rest_of(page)
+    eventually(lambda: rest_of(page) != before, "and on")
+    page.script("document.querySelector('#sequence-form textarea').value = '1 2 3'; document.querySelector('#sequence-form button[type=submit]').click()")
+    eventually(lambda: page.text("sequence-new-message") == f"Sequence {a + 2}: 0 tokens of its prompt were in the cache.", "of a prompt it is said how much was cached")
+    eventually(lambda: page.script("return document.querySelector('#sequence-chosen button') !== null && document.querySelector('#sequence-chosen b').textContent") == f"Sequence {a + 2}", "it is chosen")
+    page.script("[...document.querySelectorAll('#sequence-chosen button')].find((b) => b.textContent === 'Append a token').click()")
+    eventually(lambda: page.script("return document.getElementById('sequence-new-message').hidden"), "and no longer, once something else is done with it")
     expect("the browser has nothing to complain of", [], page.complaints())
+
+    grey = "return getComputedStyle(document.getElementById('map-panel')).filter"
+    expect("what is shown is new", [True, "none"], [page.script("return document.getElementById('stale').hidden"), page.script(grey)])
+    daemon.process.kill()
+    eventually(lambda: re.fullmatch(r"All that is shown is [1-9]\d* s old\.", page.text("stale")), "when the daemon is gone, it is said how old that is")
+    expect("and it looks old", "grayscale(1)", page.script(grey))
 finish()

@@ -66,6 +66,7 @@ def take_tour(page, daemon, host):
     page.click("tour-end")
     eventually(lambda: "gone" in page.text("tour-text"), "the tour has ended")
     stats = daemon.get("/stats?limit=1")
+    expect(f"{name}: it says what is left of it", True, "Its blocks are free again.Start" in page.text("tour-text"))
     expect(f"{name}: it leaves nothing", [0, 0, 64], [stats["sequences"]["count"], stats["leases"], stats["pool"]["free"] + stats["pool"]["cached"]])
 
 
@@ -73,6 +74,12 @@ for host in (0, 16):
     with Daemon("--config", "config/tiny.jsonc", "--set", f"pool.host_blocks={host}") as daemon, Page(daemon.url) as page:
         page.loaded()
         take_tour(page, daemon, host)
+        for name in ("create", "append", "fork", "write", "share"):
+            step(page, name)
+        page.click("tour-end")
+        eventually(lambda: "gone" in page.text("tour-text"), "a tour that ends before its last step")
+        expect("what is cached is not called free", [True, 2],
+               ['blocks are "cached": nobody holds them, and they go when room is needed.' in page.text("tour-text"), daemon.get("/stats?limit=1")["pool"]["cached"]])
         expect("the browser has nothing to complain of", [], page.complaints())
 
 with Daemon() as daemon, Page(daemon.url) as page:
@@ -156,11 +163,16 @@ with Daemon("--config", "config/tiny.jsonc") as daemon, Page(daemon.url) as page
     expect("and nothing begins", [], daemon.get("/v1/workloads")["items"])
     page.script(fields, begun)
 
+    rare = daemon.post("/v1/workloads", {"seed": 3, "sequences": [{"count": 2, "prompt": 4, "decode": 3}], "arrival": {"rate": 0.00001}})["id"]
+    eventually(lambda: re.search(r"0 sequences running, 0 waiting · [12] to come, the next in \d+ (min|h)", page.text("workload-list")), "a workload that waits for its next request says so")
+    daemon.curl(f"/v1/workloads/{rare}", "-X", "DELETE")
+    eventually(lambda: "to come" not in page.text("workload-list"), "of one that has ended nothing is to come")
+
     # what the form begins with fits this pool, too
     page.script("document.querySelector('#workload-form button[type=submit]').click()")
-    eventually(lambda: "workload 1running" in page.text("workload-list").replace("\n", ""), "a workload runs")
-    eventually(lambda: daemon.get("/v1/workloads/1")["sequences"]["finished"] > 0, "and ends sequences")
-    daemon.curl("/v1/workloads/1", "-X", "DELETE")
+    eventually(lambda: "workload 2running" in page.text("workload-list").replace("\n", ""), "a workload runs")
+    eventually(lambda: daemon.get("/v1/workloads/2")["sequences"]["finished"] > 0, "and ends sequences")
+    daemon.curl("/v1/workloads/2", "-X", "DELETE")
     eventually(lambda: "not verified (cancelled) · its sequences are gone" in page.text("workload-list"), "it is cancelled, which is not wrong")
     expect("the browser has nothing to complain of", [], page.complaints())
 

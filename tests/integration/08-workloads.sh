@@ -22,6 +22,19 @@ expect 'the same seed, the same digest' "$(jq .digest <<<"$report")" "$(run "$on
 expect 'another seed, another digest' true "$(run "${one/7/8}" | jq --argjson d "$(jq .digest <<<"$report")" '.digest != $d')"
 expect 'nothing is left behind' '0 0' "$(curl -s "$URL/stats" | jq -r '"\(.pool.held) \(.pool.cached)"')"
 
+expect 'nothing of it is to come' '{"left":0,"next_s":null}' "$(jq -c .arrivals <<<"$report")"
+rare=$(post /v1/workloads '{"sequences":[{"count":3,"prompt":10,"decode":5}],"arrival":{"rate":0.00001}}' | jq .id)
+expect 'requests that are not due are counted, and when the next one is' 'true true' \
+    "$(curl -s "$URL/v1/workloads/$rare" | jq -r '.sequences as $s | .arrivals | "\(.left + $s.waiting + $s.running + $s.finished == 3) \(.next_s > 1)"')"
+expect 'a cancelled one has none' '{"left":0,"next_s":null}' "$(curl -s -X DELETE "$URL/v1/workloads/$rare" -o /dev/null; curl -s "$URL/v1/workloads/$rare" | jq -c .arrivals)"
+long=$(post /v1/workloads '{"sequences":[{"prompt":10,"decode":60000}]}' | jq .id)
+sequence_of() { curl -s "$URL/v1/sequences" | jq -e '.items[0] | select(.age_s > 0.5)' >"$WORK/decodes"; }
+eventually sequence_of
+expect 'what a workload decodes is used (bug: idle_s was its age)' true "$(jq '.idle_s < .age_s / 2' "$WORK/decodes")"
+curl -s -o /dev/null -X DELETE "$URL/v1/workloads/$long"
+no_sequence() { [ "$(curl -s "$URL/stats" | jq '.sequences.count + .pool.held')" = 0 ]; }
+eventually no_sequence
+
 # A prefix that sixteen sequences share is appended once: 32 of 40 tokens are 8 blocks.
 shared='{"seed":1,"sequences":[{"count":16,"prompt":40,"decode":6,"prefix":{"id":3,"length":32}}],"verify":{"rows":64}}'
 report=$(run "$shared")
