@@ -21,12 +21,12 @@ from typing import Any
 import numpy
 
 from . import _library, gpu
-from .engine import (ALL, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream,
+from .engine import (ALL, FORKS_MAX, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream,
                      id_of, integer, integers_of, is_single, taken)
 from .errors import DeviceError, Error, UnsupportedError, error_of
 from .regions import GpuRegion, Region
 from .registered import APPEND, ATTEND, Call, Rings, Step
-from .tensors import TYPE_NAMES, Argument, bf16, empty_like, rows_of
+from .tensors import TYPE_NAMES, Argument, bf16, check_type, empty_like, rows_of
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
 _BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
@@ -371,7 +371,7 @@ class Client:
 
     @staticmethod
     def _fork(count, length, ids):
-        document = {'count': numpy.size(ids) if ids is not None else 1 if count is None else integer(count, 'count')}
+        document = {'count': numpy.size(ids) if ids is not None else 1 if count is None else integer(count, 'count', FORKS_MAX, 1)}
         if length is not None and length != ALL:
             document['length'] = integer(length, 'length')
         if ids is not None:
@@ -449,6 +449,8 @@ class Client:
         """Add q, k, v or o; float32 becomes the geometry's dtype. Returns (shape, type) as they were given."""
         argument = Argument(array, name)
         own = TYPE_NAMES.get(argument.type)
+        if name in ('q', 'o'):
+            check_type(name, argument.type)
         data, dtype = None, own
         if argument.type == (1, 8):
             dtype = self.description.kv_dtype
@@ -687,6 +689,7 @@ class Client:
                stream: int | None = None, retry: bool = False) -> Array | tuple[Array, Array] | RemoteTicket:
         """Of a client: tensors on a GPU are as in append(); o and lse are complete on return, for any stream, and new ones lie in the
         region, whose memory they take as long as somebody has them."""
+        _wanted_dtype(dtype, None)
         if self._rings is not None:
             return self._attend_by_ring(sequences, {'q': q, 'k': k, 'v': v}, layer, counts, positions, tokens, lse, out, dtype, kernel, wait, stream,
                                         retry)
@@ -705,6 +708,7 @@ class Client:
               v: Array | None = None, slot_mapping: Integers | None = None, layer: int | None = None, lse: bool = False,
               out: Array | None = None, dtype: str | None = None, kernel: int = 0,
               wait: bool = True) -> Array | tuple[Array, Array] | RemoteTicket | None:
+        _wanted_dtype(dtype, None)
         tensors, kind = _Tensors(), None
         for name, array in (('q', q), ('k', k), ('v', v)):
             if array is not None:

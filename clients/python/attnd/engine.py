@@ -18,13 +18,13 @@ import numpy
 
 from . import _library
 from .errors import InvalidError, error_of
-from .tensors import TYPE_NAMES, Argument, empty_like, rows_of, shape_of
+from .tensors import OUTPUT_TYPES, TYPE_NAMES, Argument, empty_like, rows_of, shape_of
 
 Array = Any  # of NumPy, PyTorch, or whatever has __array_interface__ or speaks DLPack
 Integers = Union['Sequence[int]', Array]
 
 ALL = 0xFFFFFFFF  # tokens of a fork
-_TYPE_CODES = {name: kind for kind, name in TYPE_NAMES.items()}
+FORKS_MAX = 1000  # of a call
 _OPS = {'create': 0, 'fork': 1, 'truncate': 2, 'delete': 3}
 
 
@@ -139,14 +139,14 @@ def _invalid(detail):
     return InvalidError({'code': 'invalid', 'detail': detail})
 
 
-def integer(value, name, most=2**64 - 1):
-    """An argument as a number in 0..most."""
+def integer(value, name, most=2**64 - 1, least=0):
+    """An argument as a number in least..most."""
     try:
         number = operator.index(value)
     except TypeError:
         raise _invalid(f'{name}: wants an integer, has {value!r:.60}') from None
-    if not 0 <= number <= most:
-        raise _invalid(f'{name}: {number} is out of range: there are 0..{most}')
+    if not least <= number <= most:
+        raise _invalid(f'{name}: wants {least}..{most}, has {number}')
     return number
 
 
@@ -227,9 +227,9 @@ def current_stream(array):
 
 def _wanted_dtype(dtype, kind):
     """DLPack's code and bits of outputs: those of a name, or else `kind`."""
-    if dtype is not None and dtype not in _TYPE_CODES:
-        raise _invalid(f'dtype: wants one of {", ".join(_TYPE_CODES)}')
-    return _TYPE_CODES[dtype] if dtype else kind
+    if dtype is not None and dtype not in OUTPUT_TYPES:
+        raise _invalid(f'dtype: wants one of {", ".join(OUTPUT_TYPES)}')
+    return OUTPUT_TYPES[dtype] if dtype else kind
 
 
 def taken(queue):
@@ -440,10 +440,10 @@ class Engine:
         """New sequences that share the blocks of a sequence's first tokens: a list, or, without count and ids, one.
 
         sequence: its id.
-        count: how many forks; None: one, and no list.
+        count: how many forks, 1 to 1000; None: one, and no list.
         length: how many tokens they begin with; None: all.
         ids: [count] their ids, instead of count."""
-        n = numpy.size(ids) if ids is not None else integer(count, 'count', ALL) if count is not None else 1
+        n = numpy.size(ids) if ids is not None else integer(count, 'count', FORKS_MAX, 1) if count is not None else 1
         children = _list_of(c_uint64, ids if ids is not None else [0] * n, 'ids', n)
         _check(self._call('fork', id_of(sequence), ALL if length is None else integer(length, 'length', ALL), children, n))
         forks = [SequenceId(i) for i in children[:n]]
@@ -483,7 +483,7 @@ class Engine:
                 struct.id = integer(of.pop('id', 0), f'ops[{i}].id')
             if kind == 'fork':
                 ids = of.pop('ids', None)
-                n = numpy.size(ids) if ids is not None else integer(of.pop('count', 1), f'ops[{i}].count', ALL)
+                n = numpy.size(ids) if ids is not None else integer(of.pop('count', 1), f'ops[{i}].count', FORKS_MAX, 1)
                 children = _list_of(c_uint64, ids if ids is not None else [0] * n, f'ops[{i}].ids', n)
                 struct.ids, struct.count = children, n
                 struct.length = integer(of.pop('length', ALL), f'ops[{i}].length', ALL)
@@ -617,7 +617,7 @@ class Engine:
 
         sequences: an id, or [n] ids, integers.
         k, v: [rows][kv_heads][head_dim] of one layer, or [layers][rows][kv_heads][head_dim] of all; of float32, or the geometry's dtype or
-            kv_dtype. Where the geometry has 16 bits or less, float32 is rounded.
+            kv_dtype. Where the geometry has 16 bits or less, float32 is rounded; float64 and lists are as in attend().
         layer: its number, 0 to layers - 1; may be absent where there is one layer, or k and v are those of all.
         counts: [n] rows of each sequence, integers; absent: all of a single one, else one each.
         positions: [n] of the first row of each, integers; absent: where the sequence ends. Rows that stand already are compared, a gap is a
@@ -644,7 +644,8 @@ class Engine:
         """Attention of q over sequences, at one layer; k and v, if given, are appended first. A query at position p sees the keys up to p.
 
         sequences: an id, or [n] ids, integers.
-        q: [rows][query_heads][head_dim], of float32 or the geometry's dtype: the last rows of each sequence.
+        q: [rows][query_heads][head_dim]: the last rows of each sequence. Of float32 or the geometry's dtype (bfloat16 of NumPy is an
+            attnd.bf16). float64 of NumPy and lists of numbers are rounded to float32 first; arrays of integers are refused.
         k, v: [rows][kv_heads][head_dim], as in append(); both or none.
         layer: its number, 0 to layers - 1; may be absent where there is one.
         counts: [n] rows of each sequence, integers; absent: all of a single one, else one each.

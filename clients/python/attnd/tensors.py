@@ -18,6 +18,8 @@ TORCH_TYPES = {'torch.float32': (2, 32), 'torch.float16': (2, 16), 'torch.bfloat
                 'torch.float8_e4m3fn': (10, 8), 'torch.float8_e5m2': (12, 8)}
 TYPE_NAMES = {(2, 32): 'f32', (2, 16): 'f16', (4, 16): 'bf16', (10, 8): 'e4m3', (12, 8): 'e5m2', (1, 8): 'u8'}
 
+OUTPUT_TYPES = {'f32': (2, 32), 'f16': (2, 16), 'bf16': (4, 16)}
+
 
 class bf16(numpy.ndarray):
     """An array of bfloat16, as words of 16 bits."""
@@ -95,10 +97,10 @@ class Argument:
             kind = (4, 16)
         else:
             kind = _NUMPY_TYPES.get((array.dtype.kind, array.dtype.itemsize)) or _NAMED_TYPES.get(array.dtype.name)
-        if kind is None and array.dtype.kind in 'fiu' and not writes:
-            array, kind = array.astype(numpy.float32), (2, 32)  # lists of Python's numbers, float64
+        if kind is None and array.dtype == numpy.float64 and not writes:
+            array, kind = array.astype(numpy.float32), (2, 32)  # what NumPy makes when nobody says a dtype
         if kind is None:
-            raise _refuse(name, f'is of {array.dtype}, which attnd has not')
+            raise _refuse(name, f'is of {array.dtype}: wants float32, float16 or attnd.bf16{"" if writes else "; float64 is rounded to float32"}')
         if array.dtype.byteorder == '>':
             raise _refuse(name, 'is big-endian')
         if not array.flags.c_contiguous:
@@ -192,8 +194,15 @@ def rows_of(name, array, shape, heads, head_dim, layers=None):
     return shape[-3] if array is not None else 0
 
 
+def check_type(name, kind):
+    """Whether q or o may be of a type (DLPack's code and bits); else InvalidError."""
+    if kind not in OUTPUT_TYPES.values():
+        raise _refuse(name, f'is of {TYPE_NAMES.get(kind, kind)}: wants one of {", ".join(OUTPUT_TYPES)}')
+
+
 def empty_like(array, shape, kind):
     """A new array for outputs of a type (DLPack's code and bits): of `array`'s library, else NumPy's."""
+    check_type('q', kind)
     new_empty = getattr(array, 'new_empty', None)  # PyTorch's
     if new_empty is not None:
         import torch

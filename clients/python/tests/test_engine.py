@@ -197,10 +197,17 @@ class Sequences(OfEngine):
         for said, call in (
             ('sequence: wants an integer, has \'abc\'', lambda: self.engine.blocks('abc')),
             ('sequence: wants an integer, has None', lambda: self.engine.look(None)),
-            ('sequence: -1 is out of range', lambda: self.engine.delete(-1)),
+            ('sequence: wants 0..18446744073709551615, has -1', lambda: self.engine.delete(-1)),
             ('length: wants an integer, has 1.5', lambda: self.engine.truncate(id, 1.5)),
             ('blocks: wants an integer', lambda: self.engine.lease('3')),
             ('count: wants an integer', lambda: self.engine.fork(id, 'x')),
+            ('count: wants 1..1000, has -1', lambda: self.engine.fork(id, count=-1)),
+            ('count: wants 1..1000, has 0', lambda: self.engine.fork(id, 0)),
+            ('q: is of int32: wants float32, float16 or attnd.bf16; float64 is rounded to float32', lambda: self.engine.attend(id, q.astype('i4'), layer=0)),
+            ('k: is of int64: wants float32', lambda: self.engine.append(id, k.astype('i8'), v)),
+            ('q: is of bool: wants float32', lambda: self.engine.attend(id, q > 0, layer=0)),
+            ('q: is of u8: wants one of f32, f16, bf16', lambda: self.engine.attend(id, q.astype('u1'), layer=0)),
+            ('dtype: wants one of f32, f16, bf16$', lambda: self.engine.attend(id, q, layer=0, dtype='e4m3')),
             ('ids: wants integers', lambda: self.engine.fork(id, ids=['x'])),
             ('tokens: wants integers', lambda: self.engine.create(['a'])),
             ('sequences: wants integers, has \'x\'', lambda: self.engine.attend('x', q, layer=0)),
@@ -219,6 +226,11 @@ class Sequences(OfEngine):
         other = self.engine.create()
         self.engine.append(other, k, v)
         numpy.testing.assert_array_equal(self.engine.attend(id, q.tolist(), layer=1), self.engine.attend(other, q, layer=1))
+        o = self.engine.attend(id, q.astype('f8'), layer=1)  # what NumPy makes unless it is told
+        self.assertEqual(o.dtype, numpy.float32)
+        numpy.testing.assert_array_equal(o, self.engine.attend(other, q, layer=1))
+        with self.assertRaisesRegex(attnd.InvalidError, 'out: is of float64: wants float32, float16 or attnd.bf16$'):
+            self.engine.attend(id, q, layer=1, out=q.astype('f8'))
 
     def test_threads(self):
         failures = []

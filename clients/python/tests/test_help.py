@@ -38,7 +38,7 @@ class Help(unittest.TestCase):
 
     def test_help_shows_them(self):
         shown = pydoc.plain(pydoc.render_doc(attnd.Client.attend))
-        for text in ("q: 'Array'", '[rows][query_heads][head_dim], of float32', 'kernel: 0: '):
+        for text in ("q: 'Array'", '[rows][query_heads][head_dim]: ', 'Of float32 or the geometry\'s dtype', 'float64 of NumPy and lists of numbers are rounded to float32', 'kernel: 0: '):
             self.assertIn(text, shown)
 
 
