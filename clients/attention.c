@@ -174,7 +174,7 @@ static int append(const struct command *c)
     struct model m;
     struct rows rows = {0};
     uint64_t id;
-    if (!command_read_integer("the id", c->argv[0], 0, COMMAND_ID_MOST, &id))
+    if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id))
         return EXIT_USAGE;
     int code = model_fetch(c, &m);
     if (code == EXIT_OK)
@@ -266,7 +266,7 @@ static int attend(const struct command *c)
 {
     struct model m;
     uint64_t id;
-    if (!command_read_integer("the id", c->argv[0], 0, COMMAND_ID_MOST, &id))
+    if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id))
         return EXIT_USAGE;
     int code = model_fetch(c, &m);
     return code == EXIT_OK ? attend_with(c, &m, id) : code;

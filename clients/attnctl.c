@@ -66,6 +66,8 @@ int main(int argc, char **argv)
     case OPTIONS_READ:
         break;
     }
+    if (!c.info->offline && !command_check_url(c.url == url ? "ATTNCTL_URL" : "--url", c.url))
+        return EXIT_USAGE;
     if (!c.info->offline && c.key_file && *c.key_file && !(key = command_read_key(c.key_file)))
         return EXIT_USAGE;
     c.key = key;

@@ -41,12 +41,13 @@ static cJSON *read_op(const char *text)
         cJSON *op = cJSON_CreateObject();
         cJSON_AddStringToObject(op, "op", parts[0]);
         for (int p = 1; p < count; p++) {
-            uint64_t value;
-            if (!command_read_integer(known[i].members[p - 1], parts[p], 0, COMMAND_ID_MOST, &value)) {
+            const char *member = known[i].members[p - 1];
+            uint64_t value, least = strcmp(member, "length") != 0;
+            if (!command_read_integer(member, parts[p], least, COMMAND_ID_MOST, &value)) {
                 cJSON_Delete(op);
                 return NULL;
             }
-            cJSON_AddNumberToObject(op, known[i].members[p - 1], (double)value);
+            cJSON_AddNumberToObject(op, member, (double)value);
         }
         return op;
     }

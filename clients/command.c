@@ -103,7 +103,7 @@ bool command_id_path(const struct command *c, const char *resource, const char *
                      char path[COMMAND_PATH_BYTES])
 {
     uint64_t id;
-    if (!command_read_integer("the id", c->argv[0], 0, COMMAND_ID_MOST, &id))
+    if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id))
         return false;
     snprintf(path, COMMAND_PATH_BYTES, "/v1/%s/%llu%s", resource, (unsigned long long)id, rest);
     return true;
@@ -163,7 +163,8 @@ enum exit_code command_explain(const struct http_reply *reply)
     terminal_put(stderr, answer_text(problem, "code"));
     fputs(": ", stderr);
     terminal_put(stderr, answer_text(problem, "detail"));
-    fputc('\n', stderr);
+    fputs(reply->status == 401 ? "; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE\n" : "\n",
+          stderr);
     cJSON_Delete(problem);
     return EXIT_FAILED;
 }
@@ -307,6 +308,16 @@ int command_usage(const char *format, ...)
     else
         fputs(" (--help lists the commands)\n", stderr);
     return EXIT_USAGE;
+}
+
+bool command_check_url(const char *what, const char *url)
+{
+    const char *rest = strstr(url, "://");
+    if (!rest || strncmp(url, "unix:", 5) == 0 || strncasecmp(url, "http://", 7) == 0 ||
+        strncasecmp(url, "https://", 8) == 0)
+        return true;
+    command_usage("%s %.80s: a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH", what, url);
+    return false;
 }
 
 void command_row(const char *name, const char *format, ...)

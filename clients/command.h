@@ -70,6 +70,9 @@ const char *command_option(const struct command *c, const char *name);
 bool command_number(const struct command *c, const char *name, double low, double high, double *value);
 bool command_integer(const struct command *c, const char *name, uint64_t low, uint64_t high, uint64_t *value);
 
+/* command_check_url: whether attnctl speaks the URL's protocol; if not, that was said. `what` names where it comes from. */
+bool command_check_url(const char *what, const char *url);
+
 /* command_count: how many, by --count or as the second operand; not by both. */
 bool command_count(const struct command *c, uint64_t most, uint64_t *count);
 

@@ -52,6 +52,7 @@ struct compare {
     struct result results[RESULTS_MOST];
     size_t count;
     bool has_native, has_paged;
+    char above_roof[200]; /* why a share of the roof is above 1; empty: none is */
 };
 
 /* ---- a daemon's blocks --------------------------------------------------------------------------- */
@@ -247,7 +248,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Note one answer; false: it is not what was asked for. */
-static bool note_answer(const struct compare *k, struct result *r, const struct http_reply *reply, bool first,
+static bool note_answer(struct compare *k, struct result *r, const struct http_reply *reply, bool first,
                         double *us)
 {
     struct tensors t;
@@ -268,6 +269,8 @@ static bool note_answer(const struct compare *k, struct result *r, const struct 
     if (ok && first && r->o)
         memcpy(r->o, o->data, o->bytes);
     r->roof_fraction = fmax(r->roof_fraction, strtod(answer_text(metadata, "roof_fraction"), NULL));
+    if (answer_at(metadata, "above_roof"))
+        terminal_escape(answer_text(metadata, "above_roof"), k->above_roof, sizeof k->above_roof);
     ok = ok && r->o && (first || (r->bytes == o->bytes && memcmp(r->o, o->data, o->bytes) == 0));
     if (!ok)
         fprintf(stderr, "attnctl: %s\n",
@@ -397,6 +400,8 @@ static void print_results(const struct compare *k)
     }
     puts("\nbits: the same letter, the same bits. error: against double precision, of the largest\n"
          "element of a head; - where the model has more than plain attention or stores fp8.");
+    if (k->above_roof[0])
+        printf("of roof above 1: %s.\n", k->above_roof);
 }
 
 /* What was not compared, and what it takes. */
@@ -423,6 +428,8 @@ static int run_compare(const struct command *c)
         !command_integer(c, "context", 1, 1 << 24, &k.context) ||
         !command_integer(c, "repeat", 1, 100000, &k.repeat) ||
         !command_integer(c, "seed", 0, COMMAND_ID_MOST, &k.seed))
+        return EXIT_USAGE;
+    if (with && !command_check_url("--with", with))
         return EXIT_USAGE;
     if (own && with)
         return command_usage("compare starts daemons (--own), or asks that of --with");

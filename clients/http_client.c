@@ -168,8 +168,6 @@ static const char *hint_for(const struct http_client *c, CURLcode rc)
     switch (rc) {
     case CURLE_COULDNT_CONNECT:
         return "; is attnd running there?";
-    case CURLE_UNSUPPORTED_PROTOCOL:
-        return ": a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH";
     case CURLE_PEER_FAILED_VERIFICATION:
         return "; --ca-file names the certificates of authorities of your own";
     case CURLE_SSL_CONNECT_ERROR:

@@ -14,12 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void run(const char *binary, const char *path, int to)
+static void run(const char *binary, const char *path, int to, int says)
 {
     /* It ends with the command; Ctrl-C is the command's. */
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGINT, SIG_IGN);
-    if (dup2(to, STDOUT_FILENO) >= 0)
+    if (dup2(to, STDOUT_FILENO) >= 0 && dup2(says, STDERR_FILENO) >= 0)
         execlp(binary, "attnd", "--journal-print", path, (char *)NULL);
     fprintf(stderr, "attnctl: %s: %s\n", binary, strerror(errno));
     fflush(stderr);
@@ -29,9 +29,9 @@ static void run(const char *binary, const char *path, int to)
 bool journal_lines_open(struct journal_lines *l, const char *binary, const char *path)
 {
     char beside[PATH_MAX];
-    int ends[2];
+    int ends[2], says[2] = {-1, -1};
     *l = (struct journal_lines){.path = path};
-    if (pipe2(ends, O_CLOEXEC) != 0) {
+    if (pipe2(ends, O_CLOEXEC) != 0 || pipe2(says, O_CLOEXEC | O_NONBLOCK) != 0) {
         fprintf(stderr, "attnctl: %s: %s\n", path, strerror(errno));
         return false;
     }
@@ -39,13 +39,30 @@ bool journal_lines_open(struct journal_lines *l, const char *binary, const char 
     fflush(NULL);
     l->pid = fork();
     if (l->pid == 0)
-        run(binary, path, ends[1]);
+        run(binary, path, ends[1], says[1]);
     close(ends[1]);
+    close(says[1]);
+    l->says = says[0];
     l->from = l->pid > 0 ? fdopen(ends[0], "r") : NULL;
     if (l->from)
         return true;
     close(ends[0]);
+    close(l->says);
     return false;
+}
+
+/* What attnd said, as a sentence of the command that the user knows of. */
+static void pass_on(int says)
+{
+    static const char name[] = "attnd: ";
+    char text[1024];
+    ssize_t n = read(says, text, sizeof text - 1);
+    close(says);
+    if (n <= 0)
+        return;
+    text[n] = '\0';
+    bool named = strncmp(text, name, sizeof name - 1) == 0;
+    fprintf(stderr, "%s%s", named ? "attnctl: " : "", text + (named ? sizeof name - 1 : 0));
 }
 
 cJSON *journal_lines_next(struct journal_lines *l)
@@ -73,5 +90,6 @@ bool journal_lines_close(struct journal_lines *l)
     while (waitpid(l->pid, &status, 0) < 0 && errno == EINTR) {
     }
     l->pid = 0;
+    pass_on(l->says);
     return !ended || (WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }

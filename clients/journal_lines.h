@@ -12,6 +12,7 @@
 struct journal_lines {
     FILE *from;
     pid_t pid;
+    int says; /* where its stderr comes out */
     char *line;
     size_t room;
     const char *path;

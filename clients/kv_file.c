@@ -198,7 +198,7 @@ static int run_export(const struct command *c)
     char temporary[4096];
     const char *file = c->argv[1];
     bool to_output = strcmp(file, "-") == 0;
-    if (!command_read_integer("the id", c->argv[0], 0, COMMAND_ID_MOST, &e.id))
+    if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &e.id))
         return EXIT_USAGE;
     int code = model_fetch(c, &m);
     if (code == EXIT_OK)
@@ -338,7 +338,7 @@ static int find_target(const struct command *c, uint64_t *id, uint64_t *at, bool
     char path[COMMAND_PATH_BYTES];
     cJSON *sequence;
     *is_new = c->argc < 2;
-    if (!*is_new && !command_read_integer("the id", c->argv[1], 0, COMMAND_ID_MOST, id))
+    if (!*is_new && !command_read_integer("the id", c->argv[1], 1, COMMAND_ID_MOST, id))
         return EXIT_USAGE;
     snprintf(path, sizeof path, "/v1/sequences/%llu", (unsigned long long)*id);
     int code = *is_new ? command_fetch(c, "POST", "/v1/sequences", "{}", &sequence)

@@ -54,7 +54,13 @@ static int drain(const struct command *c)
     if (command_option(c, "deadline"))
         snprintf(body, sizeof body, "{\"deadline_s\":%llu}", (unsigned long long)seconds);
     int code = command_ask(c, "POST", "/v1/drain", body, &r);
-    if (r)
+    double lame_duck_s = answer_number(r, "lame_duck_s");
+    if (r && lame_duck_s > 0)
+        printf("draining: clients are served for %.0f s more; what is under way then has %.0f s, then the "
+               "daemon "
+               "ends\n",
+               lame_duck_s, answer_number(r, "deadline_s"));
+    else if (r)
         printf("draining: what is under way has %.0f s, then the daemon ends\n",
                answer_number(r, "deadline_s"));
     cJSON_Delete(r);

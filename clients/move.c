@@ -468,6 +468,8 @@ static int run_move(const struct command *c)
     char *key = NULL;
     if (!url || (c->argc > 0) == all)
         return command_usage("move wants --to URL, and ids or --all");
+    if (!command_check_url("--to", url))
+        return EXIT_USAGE;
     if (key_file && !(key = command_read_key(key_file)))
         return EXIT_USAGE;
     struct http_client *to = http_client_create(url, key ? key : c->key, c->ca_file);

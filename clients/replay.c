@@ -178,6 +178,8 @@ static int replay(const struct command *c)
         return command_usage("replay wants a journal: FILE for a daemon, or --check PATH");
     if (key_file && !beside)
         return command_usage("--beside-key-file goes with --beside URL");
+    if (beside && !command_check_url("--beside", beside))
+        return EXIT_USAGE;
     if (key_file && !(key = command_read_key(key_file)))
         return EXIT_USAGE;
     struct replay_options o = {.targets = {{.url = c->url, .key = c->key, .client = c->client}},

@@ -151,19 +151,22 @@ struct output {
     uint32_t rows;
     bool lse;
     const char *kernel;
-    double roof_fraction; /* of its step */
+    double roof_fraction; /* of its step, */
+    const char *above;    /* and why it is above 1; NULL: it is not */
 };
 
 static struct output output_of(const struct request *request, const struct request_output *of, uint32_t rows,
                                enum attention_kernel kernel, const struct render_context *c)
 {
-    double roof = c->roof.gb_per_s * 1e9 * of->step_us * 1e-6;
+    double roof = c->roof.gb_per_s * 1e9 * of->step_us * 1e-6,
+           fraction = roof > 0 ? (double)of->bytes_read / roof : 0;
     return (struct output){.of = of,
                            .rows = rows,
                            .lse = answer_of(request)->wants_lse,
                            .kernel =
                                kernel == ATTENTION_AUTO ? c->backend->kernel : config_kernel_names[kernel],
-                           .roof_fraction = roof > 0 ? (double)of->bytes_read / roof : 0};
+                           .roof_fraction = fraction,
+                           .above = roof_explain(&c->roof, fraction)};
 }
 
 static void write_output(struct json_writer *w, const struct output *out, const struct geometry *g)
@@ -199,6 +202,8 @@ static void write_output(struct json_writer *w, const struct output *out, const 
     json_uint(w, "rows_in_step", of->rows_in_step);
     json_uint(w, "bytes_read", of->bytes_read);
     json_float(w, "roof_fraction", (float)out->roof_fraction);
+    if (out->above)
+        json_string(w, "above_roof", out->above);
     json_string(w, "kernel", out->kernel);
     json_close(w, '}');
     json_raw(w, "\n");
@@ -221,14 +226,15 @@ static void send_tensors(struct http_exchange *x, const struct output *out, cons
               .shape = {out->rows, g->query_heads},
               .end = lse_bytes}},
     };
-    char metadata[320];
+    char metadata[512];
     snprintf(tensors.tensors[0].dtype, sizeof tensors.tensors[0].dtype, "%s",
              safetensors_dtype_name(g->dtype));
     snprintf(metadata, sizeof metadata,
              "{\"queue_us\":\"%.1f\",\"step_us\":\"%.1f\",\"rows_in_step\":\"%u\",\"bytes_read\":\"%llu\","
-             "\"roof_fraction\":\"%.4f\",\"kernel\":\"%s\"}",
+             "\"roof_fraction\":\"%.4f\"%s%s%s,\"kernel\":\"%s\"}",
              of->queue_us, of->step_us, of->rows_in_step, (unsigned long long)of->bytes_read,
-             out->roof_fraction, out->kernel);
+             out->roof_fraction, out->above ? ",\"above_roof\":\"" : "", out->above ? out->above : "",
+             out->above ? "\"" : "", out->kernel);
     x->content_type = "application/x-safetensors";
     x->reply.length = safetensors_write_header(&tensors, metadata, x->reply.buffer, x->reply.capacity);
     x->reply.overflow = x->reply.length == 0;
@@ -503,7 +509,7 @@ static const struct api_schema schemas[] = {
     {"Attend", "{layer?:uint sequences:[id] indptr?:[uint] positions?:[uint] token_ids?:[uint] k?:[any] "
                "v?:[any] q:[any] lse?:bool kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors)}"},
     {"Outputs", "{o:[[[number]]] lse?:[[number?]] queue_us:number step_us:number rows_in_step:uint "
-                "bytes_read:uint roof_fraction:number kernel:text}"},
+                "bytes_read:uint roof_fraction:number above_roof?:text kernel:text}"},
     {"Paged", "{lease:id layer?:uint lse?:bool kernel?:(auto|paged_v1|paged_v2) accept?:(json|safetensors) "
               "block_tables?:[[int]] context_lens?:[uint] kv_indptr?:[uint] kv_indices?:[int] "
               "kv_last_page_len?:[uint] indptr?:[uint] slot_mapping?:[int] q?:[any] k?:[any] v?:[any]}"},

@@ -3,8 +3,9 @@
 #include "kernels/backend.h"
 #include "kernels/operators.h"
 
-static const char reason[] = "this attnd was built without CUDA headers, so it has no CUDA backend: build it, or a "
-                             "wheel (make wheel), where they are; make cuda-headers brings them (docs/GPU.md)";
+static const char reason[] =
+    "this attnd was built without CUDA headers, so it has no CUDA backend: build it, or a "
+    "wheel (make wheel), where they are; make cuda-headers brings them (docs/GPU.md)";
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES])

@@ -57,6 +57,8 @@ start_daemon --config config/tiny.jsonc --set "keys.file=$WORK/keys" --set sched
 expect 'probes need none' '200 200' "$(code curl -s "$URL/livez") $(code curl -s "$URL/readyz")"
 expect 'without a key' '401 unauthorized this needs a key: Authorization: Bearer KEY' "$(curl -s "$URL/stats" | problem)"
 expect 'and what is wanted is said' 'Bearer realm="attnd"' "$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^WWW-Authenticate: //p')"
+expect 'attnctl says where it takes one from' 'attnctl: 401 unauthorized: this needs a key: Authorization: Bearer KEY; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE' \
+    "$("$CTL" --url "$URL" stats 2>&1)"
 expect 'an unknown path is not told from others' 401 "$(code curl -s "$URL/nothing")"
 expect 'so is every path, with every method, but probes, the contract and the page' '' "$(
     curl -s "$URL/openapi.json" | jq -r '.paths | to_entries[] | .key as $path | .value | keys[] | "\(. | ascii_upcase) \($path)"' |

@@ -13,6 +13,8 @@ kill -TERM "$DAEMON" # as timeout(1) does (bug: it ended at once, and the snapsh
 eventually is_draining
 expect 'a lame duck says so' '{"status":"draining"} 503' "$(curl -s "$URL/readyz" -w ' %{http_code}' | tr -d '\n')"
 expect 'and serves' '200 201' "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez") $(curl -s -o /dev/null -w '%{http_code}' --json '{}' "$URL/v1/sequences")"
+expect 'attnctl says how long it does' 'draining: clients are served for 3600 s more; what is under way then has 25 s, then the daemon ends' \
+    "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain)"
 insist
 wait "$DAEMON"
 expect 'a second signal ends it at once' 1 $?

@@ -34,6 +34,10 @@ expect 'three that ask have one each' 5 "$(measured)"
 expect 'bits are what they are' "$digest" "$(jq -r .digest "$WORK/report")"
 expect 'a share above 1 has a reason, in a report' true "$(jq "$explained" "$WORK/report")"
 expect 'and in /stats' true "$(curl -s "$URL/stats" | jq "$explained")"
+row='[[1,0,0,0,0,0,0,0]]'
+id=$(curl -s --json '{}' "$URL/v1/sequences" | jq .id)
+curl -s --json "{\"sequences\":[$id],\"k\":[$row],\"v\":[$row],\"q\":[$row]}" "$URL/v1/attend" >"$WORK/out"
+expect 'and in the answer of a call' true "$(jq "$explained" "$WORK/out")"
 curl -s -o /dev/null -X DELETE "$URL/v1/workloads/2"
 wait $endless
 stop_daemon

@@ -47,7 +47,7 @@ append|something is missing; usage: attnctl append ID --k ROWS --v ROWS [OPTION]
 attend 1 2|"2" is one operand too many; usage: attnctl attend ID --q ROWS [--layer N] or attnctl attend ID [--count N] [--seed N] [--layer N]
 seq fork|something is missing; usage: attnctl seq fork ID [--count N]
 seq truncate 7 x|LENGTH wants an integer in 0..4294967295, not "x" (attnctl seq --help says what it takes)
-seq show -1|the id wants an integer in 0..9007199254740991, not "-1" (attnctl seq --help says what it takes)
+seq show -1|the id wants an integer in 1..9007199254740991, not "-1" (attnctl seq --help says what it takes)
 seq fork 1 2 --count 2|there are two counts: --count 2 and 2 (attnctl seq --help says what it takes)
 seq truncate 1 --length=3|seq has no option --length; LENGTH is an operand: attnctl seq truncate ID LENGTH
 append 1 --rows 3|append has no option --rows (attnctl append --help says what it takes)
@@ -55,6 +55,10 @@ run --coutn 5|run has no option --coutn; did you mean --count? (attnctl run --he
 run --count|a value is missing behind --count (attnctl run --help says what it takes)
 run --shape azure-conv --count many|--count wants a number in 1..1e+09, not "many" (attnctl run --help says what it takes)
 run --shape azure-conv --prefix-share 1:2:3|--prefix-share wants FRACTION:TOKENS, not "1:2:3" (attnctl run --help says what it takes)
+seq delete abc|the id wants an integer in 1..9007199254740991, not "abc" (attnctl seq --help says what it takes)
+--url ftp://x stats|--url ftp://x: a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH (attnctl stats --help says what it takes)
+move --to ftp://x 7|--to ftp://x: a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH (attnctl move --help says what it takes)
+compare --with ftp://x|--with ftp://x: a URL is http://HOST:PORT, https://HOST:PORT or unix:PATH (attnctl compare --help says what it takes)
 run /|/: Is a directory
 run /none.json|/none.json: No such file or directory
 run README.md|README.md:1:1: a value was expected here
@@ -407,6 +411,8 @@ wait $pid
 expect 'Ctrl-C ends a sweep with what it has' '130 attnctl: interrupted; that is what was measured 2' "$? $(cat "$WORK/err") $(wc -l <"$WORK/s.csv")"
 expect 'compare: the native kernel' '0 A' "$(ctl compare --batch 3 --context 37 --repeat 3 >"$WORK/compare"; echo $?) $(sed -n 's/^http.* //p' "$WORK/compare")"
 expect 'its error is that of bf16' yes "$(awk '/^http/ { print ($7 > 0 && $7 < 0.02) ? "yes" : $7 }' "$WORK/compare")"
+expect 'a share of the roof above 1 has its reason there, and no other' yes \
+    "$(awk '/^http/ { if ($6 > most) most = $6 } /^of roof above 1: K and V/ { said = 1 } END { print (most > 1.01 && !said || most < 0.99 && said) ? most " " said : "yes" }' "$WORK/compare")"
 expect 'and what the others need' 1 "$(grep -c '^Not compared: .*paged_v1 and paged_v2' "$WORK/compare")"
 expect 'another one beside it has the same bits' 'A A' "$(ctl compare --batch 3 --context 37 --repeat 3 --with "$URL" | sed -n 's/^http.* //p' | paste -sd' ')"
 expect 'no lease is left' 0 "$(curl -s "$URL/stats" | jq .leases)"
@@ -486,6 +492,7 @@ mux resize-window -x 40 -y 10
 types 'clear; attnctl top --interval 0.1' Enter
 eventually sees '^pool '
 expect 'a small terminal' '10 0' "$(mux capture-pane -p | wc -l) $(mux capture-pane -p | grep -cE '.{41}')"
+expect 'a folder without a journal' "69 attnctl: $WORK: there is no journal in it" "$(ctl replay "$WORK"; echo "$? $(head -n 1 "$WORK/err")")"
 expect 'drain ends the daemon' 'draining: what is under way has 5 s, then the daemon ends' "$(ctl drain --deadline 5)"
 wait "$DAEMON"
 expect 'cleanly' 0 $?

@@ -215,11 +215,11 @@ offset=$(($(stat -c %s "$file") / 2))
 byte=$(dd if="$file" bs=1 skip=$offset count=1 status=none | od -An -tu1)
 printf '%b' "\\x$(printf %x $((byte ^ 4)))" | dd of="$file" bs=1 seek=$offset conv=notrunc status=none
 diff_ "$WORK/one" "$WORK/torn"
-expect 'a flipped bit is named, with file and offset' '2 1 1' "$? $(grep -c "^attnd: $file:[0-9]*: record [0-9]*: " "$WORK/said") $(grep -c '^attnctl: diff: B cannot be read to its end' "$WORK/said")"
+expect 'a flipped bit is named, with file and offset' '2 1 1' "$? $(grep -c "^attnctl: $file:[0-9]*: record [0-9]*: " "$WORK/said") $(grep -c '^attnctl: diff: B cannot be read to its end' "$WORK/said")"
 target A --set pool.blocks=1000
 J=$WORK/torn
 replay "$A"
-expect 'replay says so, too' '69 1' "$? $(grep -c "^attnd: $file:[0-9]*: record [0-9]*: " "$WORK/said")"
+expect 'replay says so, too' '69 1' "$? $(grep -c "^attnctl: $file:[0-9]*: record [0-9]*: " "$WORK/said")"
 stop_others
 
 # ---- the command line
