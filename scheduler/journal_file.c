@@ -164,7 +164,9 @@ int journal_files_check(const char *folder, char reason[JOURNAL_REASON_BYTES])
     struct stat s;
     if (strlen(folder) >= JOURNAL_FOLDER_BYTES)
         return refuse(reason, folder, "the name is too long");
-    if (stat(folder, &s) != 0 || !S_ISDIR(s.st_mode))
+    if (stat(folder, &s) != 0)
+        return refuse(reason, folder, strerror(errno));
+    if (!S_ISDIR(s.st_mode))
         return refuse(reason, folder, "is no folder");
     return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0
                ? 0

@@ -64,9 +64,11 @@ static bool note_key(struct http_exchange *x, struct daemon_state *daemon)
         x->scopes = x->listener->anonymous;
         return true;
     }
-    if (shown.n <= front || strncasecmp(shown.bytes, scheme, front) != 0)
+    x->stranger = shown.n <= front || strncasecmp(shown.bytes, scheme, front) != 0;
+    if (x->stranger)
         return refuse_key(x, "Authorization wants \"Bearer KEY\"");
     struct api_key *key = keys_find(daemon->keys, shown.bytes + front, shown.n - front);
+    x->stranger = key == NULL;
     if (!key)
         return refuse_key(x, "there is no such key");
     x->key = key;

@@ -37,7 +37,8 @@ struct http_exchange {
     /* Set by begun. */
     struct api_key *key;       /* of the client; NULL: there are none */
     unsigned scopes;           /* enum config_scope: what it may do */
-    bool known;                /* its connection counts as one of somebody known */
+    bool known;                /* its connection counts as one of somebody known; it has shown `key` */
+    bool stranger;             /* it has shown a key that is none */
     const struct route *route; /* NULL: none, */
     uint32_t route_number;     /* else its place among all routes */
     unsigned methods;          /* but one with these methods */

@@ -34,9 +34,21 @@ struct log_about http_log_about(const struct http_exchange *x)
                               .path = x->head.path.bytes,
                               .path_bytes = (int)x->head.path.n,
                               .client = x->client,
-                              .key = x->key ? x->key->name : NULL,
+                              .key = x->key && x->known ? x->key->name : NULL,
                               .status = x->http_status,
                               .code = x->problem ? status_code(x->problem) : NULL};
+}
+
+const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES])
+{
+    bool named = x->key && x->known;
+    snprintf(text, HTTP_WHOSE_BYTES, "%s%s%s", x->client ? x->client : "nobody",
+             named         ? ", key "
+             : x->stranger ? ", unknown key"
+             : x->key      ? ", no key"
+                           : "",
+             named ? x->key->name : "");
+    return text;
 }
 
 /* The problem's body. `place`: NULL, it is none in particular; `moved_to`: NULL, nowhere; `more`: NULL, there is no more. */
@@ -82,11 +94,11 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     }
     json_close(w, '}');
     json_raw(w, "\n");
+    char whose[HTTP_WHOSE_BYTES];
     const struct log_about about = http_log_about(x);
     log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), &about,
-                "refused %s %.*s from %s%s%s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
-                x->head.path.bytes, x->client ? x->client : "nobody", x->key ? ", key " : "",
-                x->key ? x->key->name : "", x->http_status, status_code(status), all);
+                "refused %s %.*s from %s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
+                x->head.path.bytes, http_log_whose(x, whose), x->http_status, status_code(status), all);
 }
 
 void http_problem(struct http_exchange *x, int status, const char *format, ...)

@@ -27,6 +27,11 @@ typedef void (*http_more_fn)(struct json_writer *w, const void *cookie);
 void http_problem_with(struct http_exchange *x, int status, const char *detail, http_more_fn more,
                        const void *cookie);
 
+/* http_log_whose: who asks, for a line of the log: "127.0.0.1, key alice", or ", no key", ", unknown key", or neither, where there
+ * are no keys. Returns text. */
+enum { HTTP_WHOSE_BYTES = 256 };
+const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES]);
+
 /* http_log_about: what a line of the log says of an exchange; it points into it. */
 struct log_about http_log_about(const struct http_exchange *x);
 

@@ -1221,7 +1221,7 @@ static enum exit_code serve(const struct config *config)
     d.state.completed = &d.completed;
     if (code == EXIT_OK)
         code = restore(&d);
-    bool restored = code == EXIT_OK;
+    bool restored = code == EXIT_OK, has_served = false;
     if (restored)
         code = open_server(&d, options, &management, &transport);
     if (restored && code != EXIT_OK)
@@ -1234,9 +1234,7 @@ static enum exit_code serve(const struct config *config)
         tell_service(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         uv_timer_stop(&d.trimmer); /* no worker looks at the engine while it ends */
-        log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
-                 d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
-                 d.state.longest_turns_s[2] * 1e3);
+        has_served = true;
         bool saved = d.state.given_up || save(&d);
         code = d.cut || !saved || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
     }
@@ -1253,6 +1251,10 @@ static enum exit_code serve(const struct config *config)
     keys_destroy(d.state.keys);
     close_loop(&d);
     json_arena_remove();
+    if (has_served)
+        log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
+                 d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
+                 d.state.longest_turns_s[2] * 1e3);
     log_stop(LOG_PATIENCE_MS);
     return code;
 }
@@ -1264,6 +1266,7 @@ static enum exit_code compile_kernels(const struct config *config, const char *a
            config->geometry.head_dim, config->geometry.query_heads, config->geometry.kv_heads,
            config->geometry.block_size, dtype_name(config->geometry.dtype),
            dtype_name(config->geometry.kv_dtype), layout_names[config->geometry.layout]);
+    fflush(stdout); /* before what is wrong, which is not buffered */
     int rc = attention_compile_kernels(&config->geometry, arch, config->cache, stdout, error);
     if (rc == 0)
         return EXIT_OK;

@@ -746,10 +746,11 @@ void routes_answered(struct http_exchange *x, void *cookie)
     http_tally_note(daemon->tally, number, x->http_status, x->problem, took_ns);
     if (x->problem && x->key)
         atomic_fetch_add(&x->key->use.problems, 1);
+    char whose[HTTP_WHOSE_BYTES];
     const struct log_about about = http_log_about(x);
-    log_request(LOG_DEBUG, LOG_KINDS, &about, "%s %.*s from %s%s%s: %d after %.3f ms", x->head.method_name,
-                (int)x->head.path.n, x->head.path.bytes, x->client, x->key ? ", key " : "",
-                x->key ? x->key->name : "", x->http_status, (double)took_ns * 1e-6);
+    log_request(LOG_DEBUG, LOG_KINDS, &about, "%s %.*s from %s: %d after %.3f ms", x->head.method_name,
+                (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status,
+                (double)took_ns * 1e-6);
 }
 
 /* End a deferred exchange in place of the engine. */

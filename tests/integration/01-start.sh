@@ -171,7 +171,7 @@ refused 'more memory than there is' 69 'memory.bytes: 943718400 MiB are wanted; 
 refused 'a group that is none' 78 "listen: unix:$WORK/s: there is no such group" --set "listen={\"address\": \"unix:$WORK/s\", \"group\": \"nobody-has-it\"}"
 refused 'clients with registered memory by TCP' 78 'transport.listen: 127.0.0.1:1: wants unix:PATH or fd:N, without proxy_protocol' --set transport.listen=127.0.0.1:1
 refused 'proxies that are none' 78 'trusted_proxies: wants ADDRESS or ADDRESS/BITS, has "banana"' --set trusted_proxies=banana
-refused 'no folder for the journal' 78 "journal.path: $WORK/none: is no folder" --set "journal.path=$WORK/none"
+refused 'no folder for the journal' 78 "journal.path: $WORK/none: No such file or directory" --set "journal.path=$WORK/none"
 refused 'no state.dir' 78 "state.dir: $WORK/none: No such file or directory" --state-dir "$WORK/none"
 if [ "$(id -u)" = 0 ]; then
     refused 'a folder in which nothing can be made' 78 'journal.path: /proc: no file can be written there: No such file or directory' --set journal.path=/proc

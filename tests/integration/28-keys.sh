@@ -71,7 +71,13 @@ is_told() { # the log has 20 lines of a kind a second
     has_logged none-in-the-log
 }
 eventually is_told
-expect 'a key that is none is nobody in the log, not "anonymous"' 'from 127.0.0.1: 401 unauthorized: there is no such key' "$(sed -n 's/.*refused GET .stats \(.*\) (request none-in-the-log)/\1/p' "$WORK/log" | head -n 1 | sed "s,;.*,,")"
+expect 'a key that is none is unknown in the log' 'from 127.0.0.1, unknown key: 401 unauthorized: there is no such key' "$(sed -n 's/.*refused GET .stats \(.*\) (request none-in-the-log)/\1/p' "$WORK/log" | head -n 1 | sed "s,;.*,,")"
+is_told_too() {
+    curl -s -o /dev/null -H 'X-Request-Id: no-key-in-the-log' "$URL/stats"
+    has_logged no-key-in-the-log
+}
+eventually is_told_too
+expect 'and none is no key' 'from 127.0.0.1, no key: 401 unauthorized: this needs a key' "$(sed -n 's/.*refused GET .stats \(.*\): Auth.* (request no-key-in-the-log)/\1/p' "$WORK/log" | head -n 1)"
 expect 'a key that is none' '401 unauthorized there is no such key' "$(curl -s -H 'Authorization: Bearer attnd_x' "$URL/stats" | problem)"
 expect 'another scheme' 401 "$(code curl -s -u user:password "$URL/stats")"
 expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authorization: Bearer b' "$URL/stats")"

@@ -76,6 +76,7 @@ curl -s -o /dev/null --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"a
 curl -s -o /dev/null "$URL/v1/sequences/77"
 stop_daemon
 expect 'a workload in the background does not hold the end' 0 $?
+expect 'the last line is that it has stopped' stopped "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* info \([a-z]*\);.*/\1/')"
 expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,info workload 1 is cut off by the end of the daemon' \
     "$(logged info | grep '^info workload' | sed 's/ after .*//' | paste -sd,)"
 expect 'and, where that is wanted, each request' 'debug POST /v1/workloads from 127.0.0.1: 202,warning refused GET /v1/sequences/77 from 127.0.0.1: 404,debug GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|warning\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
