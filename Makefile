@@ -25,7 +25,7 @@
 #   bench-clients  what a call takes beyond its step, by registered memory and by HTTP; what a layer takes on a GPU
 #                  through libattnd, and from regions of GPU memory; what a token takes a Hugging Face model
 #   check-models   Hugging Face models through it; MODELS_PYTHON=PYTHON has torch and transformers
-#   documents man  what is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5
+#   documents man  what is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5, man/attnd-keys.5
 #   install uninstall  daemon, client, documents, presets, man pages, completion, unit, below DESTDIR and PREFIX; uninstall keeps changed files
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
@@ -403,11 +403,11 @@ check-systemd: all
 check-pods: all
 	@BUILD=$(B) bash scripts/check_pods.sh
 
-# What is made of tables in the code: docs/METRICS.md and man/attnd.jsonc.5.
+# What is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5 and man/attnd-keys.5.
 documents man: $(B)/attnd
 	$(Q)bash scripts/make_documents.sh $(CURDIR)/$(B)/attnd $(B)
 	$(Q)cp $(B)/METRICS.md docs/METRICS.md
-	$(Q)cp $(B)/attnd.jsonc.5 man/attnd.jsonc.5
+	$(Q)cp $(B)/attnd.jsonc.5 $(B)/attnd-keys.5 man/
 
 # The Python package, with the library in it. It has the CUDA backend, unless CUDA=0 says that it need not.
 CUDA ?= 1

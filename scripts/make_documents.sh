@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make_documents.sh ATTND FOLDER - write what is made of the daemon's own tables: FOLDER/METRICS.md and FOLDER/attnd.jsonc.5.
+# make_documents.sh ATTND FOLDER - write what is made of the daemon's own tables: FOLDER/METRICS.md, FOLDER/attnd.jsonc.5
+# and FOLDER/attnd-keys.5.
 # `make documents` puts them where they belong; tests/integration/61-documents.sh fails when they are old.
 set -eu
 attnd=$1 folder=$2
@@ -39,6 +40,8 @@ TEXT
         { printf "| `%s` | %s | %s | %s |\n", $1, $2, $3, $4 }'
 }
 
+as_roff='function text(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); sub(/^[.\x27]/, "\\\\\\&&", s); return s }'
+
 # Keys of a section stand together, so a heading comes before the first of each.
 keys() {
     cat <<'TEXT'
@@ -74,8 +77,7 @@ An
 is HOST:PORT, [HOST]:PORT, unix:PATH or fd:N, or an object {"address": ..., "anonymous": ..., "proxy_protocol": ..., "mode": ..., "group": ...}.
 .SH KEYS
 TEXT
-    "$attnd" --describe keys | awk -F'\t' '
-        function text(s) { gsub(/\\/, "\\e", s); gsub(/-/, "\\-", s); sub(/^[.\x27]/, "\\\\\\&&", s); return s }
+    "$attnd" --describe keys | awk -F'\t' "$as_roff"'
         {
             section = index($1, ".") ? substr($1, 1, index($1, ".") - 1) : ""
             if (section != "" && section != before) printf ".SS %s\n", text(section)
@@ -92,9 +94,82 @@ what the packaged service reads
 presets: geometries of models
 .SH SEE ALSO
 .BR attnd (8),
+.BR attnd\-keys (5),
+.BR attnctl (1)
+TEXT
+}
+
+keys_file() {
+    cat <<'TEXT'
+.\" SPDX-License-Identifier: Apache-2.0
+.\" Made by scripts/make_documents.sh (make documents) of the tables in server/keys.c: change those.
+.TH ATTND-KEYS 5 "" attnd "File formats"
+.SH NAME
+attnd\-keys \- keys of clients of attnd
+.SH DESCRIPTION
+The file that
+.I keys.file
+of
+.BR attnd.jsonc (5)
+names: who may ask the daemon, for what, and how much of it. It is one JSON object with a list of entries, 1024 at most, in which comments
+(// and /* */) are allowed:
+.PP
+.RS
+.EX
+{"keys": [
+    {"name": "search", "scopes": ["infer"], "weight": 4,
+     "sha256":
+        "48b842fefd43ca0e0cd6b172221a75becb5984db3f3f5887715d2397f6e0328b",
+     "quotas": {"sequences": 200, "blocks": 20000, "calls": 32}},
+    {"name": "operator", "scopes": ["admin"],
+     "sha256":
+        "83405cd94827ecc52e1fa01c761a8876a54e64183b6159ffe6638a581a415678"}
+]}
+.EE
+.RE
+.PP
+It has digests of keys, not keys.
+.B attnctl key new search infer
+makes a key of 256 random bits, which is kept nowhere else, and prints it with its entry. Members and quotas that do not exist are errors, which
+.B attnd \-\-check\-config
+names. Nobody but the owner of the file may write it, and others than owner and group may not read it (chmod 600).
+.PP
+SIGHUP has the daemon read it again. If it is wrong then, the keys stay as they are, and the log says why. An entry that has changed holds from the
+next request on; of one that is gone calls end with 401, workloads are cancelled, and sequences and leases are removed.
+.PP
+A client shows its key as
+.BR Authorization:\~Bearer\~ \fIKEY\fR.
+One that shows none may do what its listener's
+.I anonymous
+says, has the weight 1, and no quotas.
+.SH MEMBERS
+TEXT
+    "$attnd" --describe keys.file | awk -F'\t' "$as_roff"'
+        /^quotas\./ && !quotas++ {
+            printf ".SH QUOTAS\nOne that is used up is 429 (quota_exceeded); a request that alone is more than a whole one is 422 (invalid).\n"
+        }
+        { sub(/^quotas\./, "", $1); printf ".TP\n.B %s\n%s; %s\n.br\n%s\n", text($1), text($2), $3 == "" ? "must be there" : "absent: " text($3), text($4) }'
+    cat <<'TEXT'
+.SH SCOPES
+.TP
+.B read
+look at what is its own, and at what the daemon does: the pool, steps, /metrics
+.TP
+.B infer
+make sequences, leases and workloads, and compute; includes read
+.TP
+.B admin
+everything: parameters, audit, drain, and what belongs to others; includes all
+.TP
+.B keep
+sequences and leases that are never removed for not being used (idle_timeout_s: 0)
+.SH SEE ALSO
+.BR attnd (8),
+.BR attnd.jsonc (5),
 .BR attnctl (1)
 TEXT
 }
 
 metrics >"$folder/METRICS.md"
 keys >"$folder/attnd.jsonc.5"
+keys_file >"$folder/attnd-keys.5"

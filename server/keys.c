@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 
 _Static_assert(KEY_DIGEST_BYTES == SHA256_DIGEST_LENGTH, "digests are SHA-256");
 
-enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000 };
+enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000, SCOPE_NAMES_BYTES = 160 };
 
 struct keys {
     char path[CONFIG_STRING_BYTES];
@@ -114,14 +115,13 @@ static bool read_scopes(const cJSON *list, unsigned *scopes)
     return cJSON_IsArray(list) && *scopes != 0;
 }
 
-/* "scopes: wants some of read, infer ..." */
-static int refuse_scopes(struct reading *r, const char *name)
+/* "read, infer ..." */
+static const char *name_scopes(char names[SCOPE_NAMES_BYTES])
 {
-    char names[160] = "";
     size_t n = 0;
     for (size_t i = 0; i < SCOPES; i++)
-        n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "", scopes_known[i].name);
-    return fail(r, "key \"%s\": scopes: wants some of %s", name, names);
+        n += (size_t)snprintf(names + n, SCOPE_NAMES_BYTES - n, "%s%s", i ? ", " : "", scopes_known[i].name);
+    return names;
 }
 
 /* What the engine counts against, too, is where it looks. */
@@ -132,38 +132,55 @@ static void set_limits(struct api_key *k)
     atomic_store(&k->use.requests_per_s, k->quotas.requests_per_s);
 }
 
+#define OF(member)   offsetof(struct key_quotas, member)
+#define HALF_OF_KEYS "half of what all keys may have"
+#define UNLIMITED    "no limit"
+
+static const struct {
+    const char *name;
+    int64_t max;
+    size_t at;
+    bool is_wide; /* 64 bits */
+    const char *absent, *text;
+} quotas_known[] = {
+    {"sequences", UINT32_MAX, OF(of_engine.sequences), false, UNLIMITED,
+     "sequences and leases that there are; those of its workloads count"},
+    {"blocks", UINT32_MAX, OF(of_engine.blocks), false, UNLIMITED,
+     "in the tables of these, a shared one once for each that has it; where max_tokens promises more, so "
+     "many"},
+    {"workloads", UINT32_MAX, OF(of_engine.workloads), false, HALF_OF_KEYS, "that have not ended"},
+    {"calls", UINT32_MAX, OF(calls), false, UNLIMITED, "requests under way, also those that wait for a step"},
+    {"streams", UINT32_MAX, OF(streams), false, UNLIMITED,
+     "answers that go on: events, and workloads that are watched"},
+    {"uploads", UINT32_MAX, OF(uploads), false, HALF_OF_KEYS, "workloads and traces that are being posted"},
+    {"requests_per_s", 1000000, OF(requests_per_s), false, UNLIMITED,
+     "as many at once, and then as many a second"},
+    {"staging_bytes", INT64_C(1) << 50, OF(staging_bytes), true, "half of limits.staging_bytes",
+     "memory of bodies, tensors and outputs of calls under way, and regions of registered clients"},
+};
+
+enum { QUOTAS = sizeof quotas_known / sizeof quotas_known[0] };
+
 static int read_quotas(struct reading *r, const char *name, const cJSON *object, struct key_quotas *q)
 {
-    const struct {
-        const char *name;
-        int64_t max;
-        uint32_t *to;
-        uint64_t *wide;
-    } known[] = {{"sequences", UINT32_MAX, &q->of_engine.sequences, NULL},
-                 {"blocks", UINT32_MAX, &q->of_engine.blocks, NULL},
-                 {"workloads", UINT32_MAX, &q->of_engine.workloads, NULL},
-                 {"calls", UINT32_MAX, &q->calls, NULL},
-                 {"streams", UINT32_MAX, &q->streams, NULL},
-                 {"uploads", UINT32_MAX, &q->uploads, NULL},
-                 {"requests_per_s", 1000000, &q->requests_per_s, NULL},
-                 {"staging_bytes", INT64_C(1) << 50, NULL, &q->staging_bytes}};
     const cJSON *item;
     int64_t value;
     if (object && !cJSON_IsObject(object))
         return fail(r, "key \"%s\": quotas: wants an object", name);
     cJSON_ArrayForEach (item, object) {
         size_t i = 0;
-        while (i < sizeof known / sizeof known[0] && strcmp(known[i].name, item->string) != 0)
+        while (i < QUOTAS && strcmp(quotas_known[i].name, item->string) != 0)
             i++;
-        if (i == sizeof known / sizeof known[0])
+        if (i == QUOTAS)
             return fail(r, "key \"%s\": quotas.%.40s: there is no such quota", name, item->string);
-        if (!json_is_integer(item, 1, known[i].max, &value))
-            return fail(r, "key \"%s\": quotas.%s: wants an integer in 1..%lld", name, known[i].name,
-                        (long long)known[i].max);
-        if (known[i].to)
-            *known[i].to = (uint32_t)value;
-        if (known[i].wide)
-            *known[i].wide = (uint64_t)value;
+        if (!json_is_integer(item, 1, quotas_known[i].max, &value))
+            return fail(r, "key \"%s\": quotas.%s: wants an integer in 1..%lld", name, quotas_known[i].name,
+                        (long long)quotas_known[i].max);
+        char *to = (char *)q + quotas_known[i].at;
+        if (quotas_known[i].is_wide)
+            *(uint64_t *)(void *)to = (uint64_t)value;
+        else
+            *(uint32_t *)(void *)to = (uint32_t)value;
     }
     return 0;
 }
@@ -183,9 +200,22 @@ static bool is_name(const char *name)
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == n;
 }
 
+static const struct {
+    const char *name, *wants, *absent, *text;
+} members_known[] = {
+    {"name", "1 to 63 letters, digits, dots, - and _", "", "for the log, /metrics and reports; each once"},
+    {"sha256", "64 hex digits", "",
+     "the digest of the key. What belongs to a key belongs to its digest: the name may change"},
+    {"scopes", NULL, "", "what it may do"},
+    {"weight", NULL, "1",
+     "its part of the time, beside those of other keys that want some, when there is not enough"},
+    {"quotas", "object", "{}", "how much of the daemon it may have"},
+};
+
+enum { MEMBERS = sizeof members_known / sizeof members_known[0] };
+
 static int read_key(struct reading *r, const cJSON *object)
 {
-    static const char *const members[] = {"name", "sha256", "scopes", "weight", "quotas"};
     struct api_key *k = &r->keys[r->count];
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "name"));
     const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "sha256"));
@@ -199,15 +229,16 @@ static int read_key(struct reading *r, const cJSON *object)
     strcpy(k->name, name);
     cJSON_ArrayForEach (item, object) {
         size_t i = 0;
-        while (i < sizeof members / sizeof members[0] && strcmp(members[i], item->string) != 0)
+        while (i < MEMBERS && strcmp(members_known[i].name, item->string) != 0)
             i++;
-        if (i == sizeof members / sizeof members[0])
+        if (i == MEMBERS)
             return fail(r, "key \"%s\": %.40s: there is no such member", name, item->string);
     }
     if (!digest || !read_digest(digest, k->digest))
         return fail(r, "key \"%s\": sha256: wants 64 hex digits, as attnctl key new prints them", name);
+    char names[SCOPE_NAMES_BYTES];
     if (!read_scopes(cJSON_GetObjectItemCaseSensitive(object, "scopes"), &k->scopes))
-        return refuse_scopes(r, name);
+        return fail(r, "key \"%s\": scopes: wants some of %s", name, name_scopes(names));
     if (weight && !json_is_integer(weight, 1, WEIGHT_MAX, &number))
         return fail(r, "key \"%s\": weight: wants an integer in 1..%d", name, WEIGHT_MAX);
     k->weight = (uint32_t)number;
@@ -237,6 +268,24 @@ static int read_list(struct reading *r, const cJSON *tree)
         r->count++;
     }
     return 0;
+}
+
+void keys_describe(FILE *out)
+{
+    char names[SCOPE_NAMES_BYTES];
+    for (size_t i = 0; i < MEMBERS; i++) {
+        fprintf(out, "%s\t", members_known[i].name);
+        if (strcmp(members_known[i].name, "scopes") == 0)
+            fprintf(out, "list, some of %s", name_scopes(names));
+        else if (strcmp(members_known[i].name, "weight") == 0)
+            fprintf(out, "integer, 1 to %d", WEIGHT_MAX);
+        else
+            fputs(members_known[i].wants, out);
+        fprintf(out, "\t%s\t%s\n", members_known[i].absent, members_known[i].text);
+    }
+    for (size_t i = 0; i < QUOTAS; i++)
+        fprintf(out, "quotas.%s\tinteger, 1 to %lld\t%s\t%s\n", quotas_known[i].name,
+                (long long)quotas_known[i].max, quotas_known[i].absent, quotas_known[i].text);
 }
 
 /* The keys of the file, r->keys, to be freed. */

@@ -16,6 +16,7 @@
 #include "scheduler/tenants.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 enum { KEYS_MAX = 1024, KEY_NAME_BYTES = 64, KEY_DIGEST_BYTES = 32, KEYS_REASON_BYTES = 256 };
 
@@ -51,6 +52,10 @@ MUST_USE int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES]);
 
 /* keys_count: of the file. */
 unsigned keys_count(const struct keys *keys);
+
+/* keys_describe: a line for each member of an entry and each quota: name, what it wants, what it is where it is absent (empty: it
+ * must be there), what it is; with tabs between. */
+void keys_describe(FILE *out);
 
 /* keys_find(keys, text, n): the key that a client shows; NULL: there is none. Takes as long whichever it is. */
 struct api_key *keys_find(struct keys *keys, const char *text, size_t n);

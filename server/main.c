@@ -163,7 +163,7 @@ static void print_help(void)
          "                     sm_89, sm_90a, sm_100a or sm_120 into backend.cache, exit; needs NVRTC "
          "but "
          "no GPU\n"
-         "  --describe keys|metrics|problems\n"
+         "  --describe keys|keys.file|metrics|problems\n"
          "                     print a line a key of the configuration, a family of /metrics, or a code of a "
          "problem,\n"
          "                     with tabs between its columns, exit; documents are made of it\n"
@@ -206,15 +206,17 @@ static enum exit_code describe(const char *table)
     static const struct {
         const char *name;
         void (*describe)(FILE *out);
-    } tables[] = {
-        {"keys", config_describe_keys}, {"metrics", metrics_describe}, {"problems", describe_problems}};
+    } tables[] = {{"keys", config_describe_keys},
+                  {"keys.file", keys_describe},
+                  {"metrics", metrics_describe},
+                  {"problems", describe_problems}};
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
         if (strcmp(table, tables[i].name) == 0) {
             tables[i].describe(stdout);
             return EXIT_OK;
         }
     }
-    fprintf(stderr, "attnd: --describe %s: wants keys, metrics or problems\n", table);
+    fprintf(stderr, "attnd: --describe %s: wants keys, keys.file, metrics or problems\n", table);
     return EXIT_USAGE;
 }
 

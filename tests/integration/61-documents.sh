@@ -6,13 +6,18 @@
 bash scripts/make_documents.sh "$ATTND" "$WORK"
 expect 'docs/METRICS.md is what `make documents` writes' '' "$(diff docs/METRICS.md "$WORK/METRICS.md" | head -5)"
 expect 'man/attnd.jsonc.5 too' '' "$(diff man/attnd.jsonc.5 "$WORK/attnd.jsonc.5" | head -5)"
+expect 'man/attnd-keys.5 too' '' "$(diff man/attnd-keys.5 "$WORK/attnd-keys.5" | head -5)"
+expect 'its example is a file of keys' 0 "$(sed -n '/^{"keys"/,/^]}/p' man/attnd-keys.5 >"$WORK/keys"; chmod 600 "$WORK/keys"; "$ATTND" --set "keys.file=$WORK/keys" --check-config >/dev/null 2>&1; echo $?)"
+expect 'every scope is in it' '' "$("$ATTND" --describe keys.file | sed -n 's/^scopes\tlist, some of \([^\t]*\).*/\1/p' | tr -d , | tr ' ' '\n' | while read -r scope; do
+    sed '1,/^.SH SCOPES/d' man/attnd-keys.5 | grep -q -x -F ".B $scope" || echo "$scope"
+done)"
 expect 'every option is in attnd(8)' '' "$("$ATTND" --help | grep -oE -e '--[a-z][a-z-]+' | sort -u | while read -r option; do
     sed 's/\\-/-/g' man/attnd.8 | grep -q -e "$option" || echo "$option"
 done)"
 expect 'every key is in attnd.jsonc(5)' '' "$("$ATTND" --describe keys | cut -f1 | while read -r key; do
     sed 's/\\-/-/g' man/attnd.jsonc.5 | grep -q -x -F ".B $key" || echo "$key"
 done)"
-expect 'another table is refused' "2 attnd: --describe pools: wants keys, metrics or problems" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
+expect 'another table is refused' "2 attnd: --describe pools: wants keys, keys.file, metrics or problems" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
 if command -v groff >/dev/null; then
     for page in man/*.[1-8]; do
         expect "groff reads $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1 | head -3)"
