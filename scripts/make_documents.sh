@@ -29,7 +29,8 @@ when.
 `process_` are the names that every exporter has. `vllm:` are names that dashboards made for vLLM know, of what means the same here;
 dashboards that choose by `model_name` find `attnd`. `vllm:prompt_tokens_total` and `vllm:generation_tokens_total` have no alias, since
 an append does not say which of the two it is: `attnd_tokens_appended_total` is both. `vllm:request_queue_time_seconds` has none
-either: it is of requests, `attnd_call_queue_seconds` of calls, of which a request makes many.
+either: it is of requests, `attnd_call_queue_seconds` of calls, of which a request makes many. `promtool check metrics` says of each
+that "metric names should not contain ':'", which is for names that rules make: these are named so since vLLM names them so.
 
 TEXT
     "$attnd" --describe metrics | awk -F'\t' '
