@@ -290,6 +290,60 @@ void block_log_rewind(struct block_log *log, uint64_t epoch, uint32_t first, uin
     }
 }
 
+/* Whether a change is one by which a row no longer has a block. */
+static bool loses(const struct block_change *c)
+{
+    return refs_before(c) > c->refs || c->kind == CHANGE_PARKED;
+}
+
+/* Whether a row has lost a block, by a change, since it has written to a copy of it: the change before says so. */
+static bool is_copied(const struct block_log *log, const struct block_change *c)
+{
+    const struct block_change *copied = at(log, c->number - 1);
+    return copied->number == c->number - 1 && copied->kind == CHANGE_COPIED &&
+           copied->sequence == c->sequence && copied->from == c->block;
+}
+
+static void replace(uint32_t *ids, uint32_t n, uint32_t id, uint32_t by)
+{
+    while (n > 0 && ids[n - 1] != id)
+        n--;
+    if (n > 0)
+        ids[n - 1] = by;
+}
+
+/* A table grows and shrinks at its end: blocks are gained the first one first, and lost the last one first, so newest first they
+ * are taken off and put back like those of a stack. What lies beyond `most` is only counted. In the middle a block is only
+ * replaced, by a copy. That one, and what is swapped in, was taken before it came to be in the table. */
+uint32_t block_log_rewind_table(const struct block_log *log, uint64_t epoch, uint64_t sequence, uint32_t *ids,
+                                uint32_t n, uint32_t most, uint64_t *began)
+{
+    uint32_t made = NO_BLOCK; /* a block that was taken for a copy, or to be swapped in */
+    *began = 0;
+    for (uint64_t number = log->number; number > epoch; number--) {
+        const struct block_change *c = at(log, number);
+        if (c->sequence != sequence || c->kind == CHANGE_STEP)
+            continue;
+        if (c->kind == CHANGE_CREATED || c->kind == CHANGE_FORKED) {
+            *began = number;
+            n = 0;
+        } else if (c->kind == CHANGE_COPIED || c->kind == CHANGE_SWAPPED_IN) {
+            made = c->block;
+            if (c->kind == CHANGE_COPIED)
+                replace(ids, n < most ? n : most, c->block, c->from);
+        } else if (c->kind == CHANGE_UNPARKED || (gains(c) && c->block != made)) {
+            n -= n > 0;
+        } else if (c->kind == CHANGE_TAKEN) {
+            made = NO_BLOCK;
+        } else if (change_is_of_block(c->kind) && loses(c) && !is_copied(log, c)) {
+            if (n < most)
+                ids[n] = c->block;
+            n++;
+        }
+    }
+    return n;
+}
+
 /* Newest first: who has given the block back held it before, who has come to hold it did not. */
 uint64_t block_log_loser(struct block_log *log, uint64_t epoch, uint32_t block)
 {
@@ -310,9 +364,9 @@ uint64_t block_log_loser(struct block_log *log, uint64_t epoch, uint32_t block)
         uint32_t i = 0;
         while (i < n && holders[i] != c->sequence)
             i++;
-        if (refs_before(c) > c->refs && i == n && n < LOSERS)
+        if (loses(c) && i == n && n < LOSERS)
             holders[n++] = c->sequence;
-        else if (gains(c) && i < n)
+        else if ((gains(c) || c->kind == CHANGE_UNPARKED) && i < n)
             holders[i] = holders[--n];
     }
     return n ? holders[0] : 0;

@@ -42,7 +42,9 @@ enum {
     XX(EVICTED, "evicted")         /* it was cached, and is free */                                          \
     XX(SWAPPED_OUT, "swapped_out") /* its bytes go to a host block */                                        \
     XX(SWAPPED_IN, "swapped_in")   /* its bytes come from one */                                             \
-    XX(CREATED, "created")         /* a sequence, or a lease */                                              \
+    XX(PARKED, "parked")     /* leaves a table: its sequence is swapped out, and keeps its reference */      \
+    XX(UNPARKED, "unparked") /* is in it again, or about to be given back */                                 \
+    XX(CREATED, "created")   /* a sequence, or a lease */                                                    \
     XX(FORKED, "forked")                                                                                     \
     XX(TRUNCATED, "truncated")                                                                               \
     XX(ENDED, "ended")                                                                                       \
@@ -93,11 +95,16 @@ struct block_change {
         float queued_us; /* of a step: in flight and not computed */
     };
     union {
-        uint32_t from;    /* COPIED: block; SWAPPED_OUT, SWAPPED_IN: host block */
+        uint32_t from;    /* COPIED: block; SWAPPED_OUT, SWAPPED_IN, PARKED, UNPARKED: host block */
         uint32_t lease;   /* of a sequence: whether it is a lease */
         float compute_us; /* of a step */
     };
-    uint16_t fill, fill_before; /* of a block: slots as the pool keeps them */
+    union {
+        struct {
+            uint16_t fill, fill_before; /* of a block: slots as the pool keeps them */
+        };
+        uint32_t row; /* of a sequence */
+    };
 };
 
 _Static_assert(sizeof(struct block_change) == 64, "a change is one cache line");
@@ -228,6 +235,13 @@ struct block_past {
  * they were at an epoch that is not older than block_log_oldest(). O(changes since). */
 void block_log_rewind(struct block_log *log, uint64_t epoch, uint32_t first, uint32_t n,
                       struct block_past *past);
+
+/* block_log_rewind_table(log, epoch, sequence, ids, n, most, began): ids [most] are the first of the `n` blocks of a sequence's
+ * table now, n being 0 if it is swapped out or has ended; they become the first of those at an epoch that is not older than
+ * block_log_oldest(). Returns how many those are. *began is the oldest change since by which a sequence of that id began; 0:
+ * there is none. O(changes since). */
+uint32_t block_log_rewind_table(const struct block_log *log, uint64_t epoch, uint64_t sequence, uint32_t *ids,
+                                uint32_t n, uint32_t most, uint64_t *began);
 
 /* block_log_loser(log, epoch, block): a sequence that held a block at that epoch and has given it back since; 0: none is
  * found. O(changes since). */

@@ -18,8 +18,10 @@
 void block_swap_unpark(struct block_tables *t, uint32_t row, uint32_t i)
 {
     uint32_t host = *entry(t, row, i), device = t->ledger.host[host].device;
-    if (device != NO_BLOCK)
+    if (device != NO_BLOCK) {
+        block_pool_note(t->pool, CHANGE_UNPARKED, device, host);
         block_pool_release(t->pool, &device, 1, t->rows[row].last_step);
+    }
     swap_ledger_unpark(&t->ledger, host);
     if (device == NO_BLOCK)
         block_fill_lower_host(t, host);
@@ -41,7 +43,8 @@ static void hand_over(struct block_partials *from, struct block_partials *to)
     from->count = 0;
 }
 
-/* The device block of `host` has lost its last resident holder: move the bytes, give the block back. */
+/* The device block of `host` has lost its last resident holder: move the bytes, give the block back, which is noted of no row:
+ * those that are parked on it have lost it before. */
 static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struct block_copy *copies,
                      uint32_t *copy_count)
 {
@@ -61,6 +64,7 @@ static void evacuate(struct block_tables *t, uint32_t host, uint64_t step, struc
     block_pool_note(t->pool, CHANGE_SWAPPED_OUT, id, host);
     swap_ledger_detach(&t->ledger, host);
     hand_over(block_pool_partials(t->pool, id), &h->partials);
+    block_log_enter(t->log, NO_ROW);
     for (uint32_t n = h->refs; n > 0; n--)
         block_pool_release(t->pool, &id, 1, step);
 }
@@ -74,11 +78,12 @@ int block_tables_swap_out(struct block_tables *t, uint32_t row, uint64_t step, s
         return ATTND_NO_HOST_BLOCKS;
 
     r->last_step = step;
-    block_log_enter(t->log, row);
     begin_change(t, row, 0, r->entries);
     for (uint32_t i = r->entries; i-- > 0;) {
         uint32_t id = *entry(t, row, i);
         uint32_t host = swap_ledger_park(&t->ledger, id);
+        block_log_enter(t->log, row);
+        block_pool_note(t->pool, CHANGE_PARKED, id, host);
         *entry(t, row, i) = host;
         *entry_generation(t, row, i) = 0;
         if (block_pool_refs(t->pool, id) == t->ledger.host[host].refs)
@@ -129,6 +134,7 @@ int block_tables_swap_in(struct block_tables *t, uint32_t row, uint64_t step, st
             bring_back(t, host, copies, copy_count);
         uint32_t id = t->ledger.host[host].device;
         set_entry(t, row, i, id);
+        block_pool_note(t->pool, CHANGE_UNPARKED, id, host);
         swap_ledger_unpark(&t->ledger, host);
         if (r->published == i && block_pool_is_published(t->pool, id) &&
             (i + 1) * t->o.block_size <= r->cursor_min)

@@ -42,7 +42,8 @@ static void note(struct engine_state *state, enum change_kind kind, uint32_t row
                                           .length = length,
                                           .blocks = block_tables_view(step_tables(state->steps), row).entries,
                                           .reason = reason,
-                                          .lease = s->lease});
+                                          .lease = s->lease,
+                                          .row = row});
 }
 
 void history_began(struct engine_state *state, uint32_t row, bool forked)
@@ -51,6 +52,7 @@ void history_began(struct engine_state *state, uint32_t row, bool forked)
     block_log_name(log_of(state), row, s->id, s->key);
     note(state, forked ? CHANGE_FORKED : CHANGE_CREATED, row,
          block_tables_view(step_tables(state->steps), row).length, 0);
+    sequences_at(state->sequences, row)->began = log_of(state)->number;
 }
 
 void history_ends(struct engine_state *state, uint32_t row, enum history_reason reason)

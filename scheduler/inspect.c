@@ -304,6 +304,24 @@ enum {
     CHANGES_A_LOOK = 8 /* and so many changes of the log are that of one */
 };
 
+/* Whether the epoch that is asked for can be shown; else the request has failed. One of now begins again if its epoch is
+ * too long ago already, and then goes on to its end at once. */
+static bool has_epoch(struct engine_state *state, struct request *request, struct request_epoch *at)
+{
+    uint64_t now = history_epoch(state),
+             oldest = block_log_oldest(block_tables_log(step_tables(state->steps)));
+    if (!at->past && (!at->begun || at->epoch < oldest))
+        *at = (struct request_epoch){.epoch = now, .begun = true, .hurries = at->begun};
+    else if (at->epoch > now)
+        request_fail(request, ATTND_INVALID, "epoch %llu is to come, it is %llu now",
+                     (unsigned long long)at->epoch, (unsigned long long)now);
+    else if (at->epoch < oldest)
+        request_fail(request, ATTND_EPOCH_GONE,
+                     "epoch %llu is too long ago: the oldest that can be shown is %llu",
+                     (unsigned long long)at->epoch, (unsigned long long)oldest);
+    return request->status == 0;
+}
+
 /* Of the blocks of a page as they were, find who held those then that somebody has given back since; true when all are
  * looked at. */
 static bool find_losers(const struct engine_state *state, struct request_pool *ask, uint32_t *work)
@@ -315,8 +333,8 @@ static bool find_losers(const struct engine_state *state, struct request_pool *a
             continue;
         if (*work == 0)
             return false;
-        *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
-        view->owner = block_log_loser(log, ask->epoch, view->block);
+        *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->at.epoch) / CHANGES_A_LOOK);
+        view->owner = block_log_loser(log, ask->at.epoch, view->block);
         ask->unowned -= view->owner != 0;
     }
     return true;
@@ -345,9 +363,9 @@ static bool find_owners(const struct engine_state *state, struct request_pool *a
             if (place == UINT32_MAX || ask->blocks.views[place].owner ||
                 ask->generation[place] != block_pool_generation(pool, table.ids[i]))
                 continue;
-            if (ask->past)
-                *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->epoch) / CHANGES_A_LOOK);
-            if (ask->past && block_log_gained(log, ask->epoch, table.ids[i], id))
+            if (ask->at.past)
+                *work -= smaller(*work, 1 + (uint32_t)(log->number - ask->at.epoch) / CHANGES_A_LOOK);
+            if (ask->at.past && block_log_gained(log, ask->at.epoch, table.ids[i], id))
                 continue;
             ask->blocks.views[place].owner = id;
             ask->unowned--;
@@ -378,29 +396,6 @@ static struct block_view view_of_past(const struct engine_state *state, const st
     return view;
 }
 
-/* Whether the epoch that is asked for can be shown; else the request has failed. One of now begins again if its epoch is
- * too long ago already, and then looks at all of its blocks at once. */
-static bool has_epoch(struct engine_state *state, struct request *request)
-{
-    struct request_pool *ask = &request->pool;
-    uint64_t now = history_epoch(state),
-             oldest = block_log_oldest(block_tables_log(step_tables(state->steps)));
-    if (!ask->past && (!ask->begun || ask->epoch < oldest)) {
-        ask->hurries = ask->begun;
-        ask->begun = true;
-        ask->epoch = now;
-        ask->looked_at = ask->blocks.count = ask->unowned = 0;
-    } else if (ask->epoch > now) {
-        request_fail(request, ATTND_INVALID, "epoch %llu is to come, it is %llu now",
-                     (unsigned long long)ask->epoch, (unsigned long long)now);
-    } else if (ask->epoch < oldest) {
-        request_fail(request, ATTND_EPOCH_GONE,
-                     "epoch %llu is too long ago: the oldest that can be shown is %llu",
-                     (unsigned long long)ask->epoch, (unsigned long long)oldest);
-    }
-    return request->status == 0;
-}
-
 enum { LOOKED_AT_ONCE = 256 }; /* blocks */
 
 /* past [n] become blocks from `first` on as they are, or were at the epoch that is asked for. */
@@ -409,7 +404,7 @@ static void look_at(struct engine_state *state, const struct request *request, u
 {
     const struct block_pool *pool = block_tables_pool(step_tables(state->steps));
     struct block_log *log = block_tables_log(step_tables(state->steps));
-    bool keyed = !request->sees_all || request->pool.past;
+    bool keyed = !request->sees_all || request->pool.at.past;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = first + i;
         past[i] = (struct block_past){.key = keyed ? block_log_key(log, id) : 0,
@@ -419,10 +414,10 @@ static void look_at(struct engine_state *state, const struct request *request, u
                                       .published = block_pool_is_published(pool, id)};
     }
     *work -= smaller(*work, n * LOOK_WORK);
-    if (history_epoch(state) == request->pool.epoch)
+    if (history_epoch(state) == request->pool.at.epoch)
         return;
-    *work -= smaller(*work, (uint32_t)(log->number - request->pool.epoch) / CHANGES_A_LOOK);
-    block_log_rewind(log, request->pool.epoch, first, n, past);
+    *work -= smaller(*work, (uint32_t)(log->number - request->pool.at.epoch) / CHANGES_A_LOOK);
+    block_log_rewind(log, request->pool.at.epoch, first, n, past);
 }
 
 /* Put a block on the page, if it is wanted there. */
@@ -452,13 +447,16 @@ static bool fill_page(struct engine_state *state, struct request *request, uint3
     struct block_past past[LOOKED_AT_ONCE];
     if (ask->looked_at == ask->most || ask->blocks.count == page->limit)
         return true;
-    if (!has_epoch(state, request))
+    uint64_t epoch = ask->at.epoch;
+    if (!has_epoch(state, request, &ask->at))
         return true;
+    if (epoch != ask->at.epoch) /* it begins again */
+        ask->looked_at = ask->blocks.count = ask->unowned = 0;
     while (ask->looked_at < ask->most && ask->blocks.count < page->limit) {
-        if (*work == 0 && !ask->hurries)
+        if (*work == 0 && !ask->at.hurries)
             return false;
         uint32_t first = ask->first + ask->looked_at, n = smaller(ask->most - ask->looked_at, LOOKED_AT_ONCE);
-        n = ask->hurries ? n : smaller(n, 1 + *work / LOOK_WORK);
+        n = ask->at.hurries ? n : smaller(n, 1 + *work / LOOK_WORK);
         look_at(state, request, first, n, past, work);
         for (uint32_t i = 0; i < n && ask->blocks.count < page->limit; i++)
             show_on_page(state, request, first + i, &past[i]);
@@ -473,7 +471,7 @@ int inspect_pool(struct engine_state *state, struct request *request)
     struct request_pool *ask = &request->pool;
     struct request_page *page = &ask->page;
     uint32_t all = (uint32_t)state->config->pool_blocks;
-    if (!has_epoch(state, request))
+    if (!has_epoch(state, request, &ask->at))
         return request->status;
     ask->first = page->cursor < all ? (uint32_t)page->cursor : all;
     ask->most = smaller(all - ask->first, page->filter.on ? REQUEST_SCAN_MAX : page->limit);
@@ -491,6 +489,99 @@ static bool pool_part(struct engine_state *state, struct request *request, uint3
 {
     return fill_page(state, request, work) &&
            (request->status != 0 || find_owners(state, &request->pool, work));
+}
+
+/* ---- tables -------------------------------------------------------------------------------------- */
+
+int inspect_tables(struct engine_state *state, struct request *request)
+{
+    struct request_tables *ask = &request->tables;
+    if (!has_epoch(state, request, &ask->at))
+        return request->status;
+    ask->next = ask->at.epoch + 1;
+    ask->views = request_alloc(request, ask->limit, sizeof *ask->views);
+    ask->block_ids = request_alloc(request, REQUEST_IDS_MAX, sizeof *ask->block_ids);
+    if (!ask->views || !ask->block_ids)
+        return request_fail(request, ATTND_INVALID, "limit %u does not fit one answer", ask->limit);
+    return ask_in_parts(state, request);
+}
+
+/* List a sequence with its table, of which this is now, as it was at the epoch that is asked for; or count it, if there is no
+ * room. Not one that began after that epoch and ended by change `ended`. */
+static void add_table(const struct engine_state *state, struct request_tables *ask, struct table_view view,
+                      const struct block_table_view *table, uint64_t ended, uint32_t *work)
+{
+    const struct block_log *log = block_tables_log(step_tables(state->steps));
+    uint32_t *ids = ask->block_ids + ask->block_id_count, room = REQUEST_IDS_MAX - ask->block_id_count,
+             most = smaller(room, REQUEST_LISTED_MAX), n = smaller(table->entries, most);
+    uint64_t began = 0;
+    if (!ended && (ask->left_out || ask->count == ask->limit)) {
+        ask->left_out++;
+        return;
+    }
+    if (n > 0)
+        memcpy(ids, table->ids, n * sizeof *ids);
+    *work -= smaller(*work, n + (uint32_t)(log->number - ask->at.epoch) / CHANGES_A_LOOK);
+    view.blocks = block_log_rewind_table(log, ask->at.epoch, view.id, ids, table->entries, most, &began);
+    view.listed = smaller(view.blocks, most);
+    if (began && began < ended)
+        return;
+    if (ask->left_out || ask->count == ask->limit ||
+        (view.listed < view.blocks && view.listed == room && ask->count > 0)) {
+        ask->left_out++;
+        return;
+    }
+    ask->views[ask->count++] = view;
+    ask->block_id_count += view.listed;
+}
+
+/* Look at those that have ended since, but for those in rows that were looked at before; true when it has come to the
+ * present. */
+static bool find_ended(const struct engine_state *state, struct request *request, uint32_t *work)
+{
+    struct request_tables *ask = &request->tables;
+    struct block_log *log = block_tables_log(step_tables(state->steps));
+    static const struct block_table_view none;
+    struct block_change c;
+    while (ask->next <= log->number) {
+        if (*work == 0 && !ask->at.hurries)
+            return false;
+        (void)block_log_read(log, &ask->next, &c, 1);
+        *work -= smaller(*work, c.number % CHANGES_A_LOOK == 0);
+        if (c.kind == CHANGE_ENDED && !c.lease && c.row >= ask->row && inspect_sees(request, c.key))
+            add_table(state, ask, (struct table_view){.id = c.sequence, .parent = c.parent}, &none, c.number,
+                      work);
+    }
+    return true;
+}
+
+/* Go on with the tables at an epoch: those of sequences that have ended first, since while it looks at the others some of
+ * these end; true when all are looked at, or the request has failed. */
+static bool tables_part(struct engine_state *state, struct request *request, uint32_t *work)
+{
+    struct request_tables *ask = &request->tables;
+    const struct block_tables *tables = step_tables(state->steps);
+    uint64_t epoch = ask->at.epoch;
+    if (!has_epoch(state, request, &ask->at))
+        return true;
+    if (epoch != ask->at.epoch) { /* it begins again */
+        ask->count = ask->left_out = ask->block_id_count = ask->row = 0;
+        ask->next = ask->at.epoch + 1;
+    }
+    if (!find_ended(state, request, work))
+        return false;
+    for (; ask->row < state->config->limits.sequences; ask->row++) {
+        const struct sequence *s = sequences_at(state->sequences, ask->row);
+        if (*work == 0 && !ask->at.hurries)
+            return false;
+        *work -= smaller(*work, 1);
+        if (!s->id || s->lease || s->began > ask->at.epoch || !inspect_sees(request, s->key))
+            continue;
+        struct block_table_view table = block_tables_view(tables, ask->row);
+        table.entries = table.swapped ? 0 : table.entries;
+        add_table(state, ask, (struct table_view){.id = s->id, .parent = s->parent}, &table, 0, work);
+    }
+    return true;
 }
 
 /* ---- the prefix index ---------------------------------------------------------------------------- */
@@ -696,6 +787,8 @@ struct request *inspect_part(struct engine_state *state, uint32_t *work)
         ended = true;
     else if (request->kind == REQUEST_POOL)
         ended = pool_part(state, request, work);
+    else if (request->kind == REQUEST_TABLES)
+        ended = tables_part(state, request, work);
     else if (request->kind == REQUEST_PREFIXES)
         ended = prefixes_part(state, request, work);
     else

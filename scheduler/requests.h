@@ -115,7 +115,8 @@ enum request_change {
     XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \
     XX(WORKLOADS, AT_ONCE, NOTHING, false, workload_run_list)                                                \
     XX(WORKLOAD, AT_ONCE, NOTHING, true, workload_run_look)                                                  \
-    XX(WORKLOAD_CANCEL, AT_ONCE, WORKLOADS, true, workload_run_cancel)
+    XX(WORKLOAD_CANCEL, AT_ONCE, WORKLOADS, true, workload_run_cancel)                                       \
+    XX(TABLES, LOOKING, NOTHING, false, inspect_tables)
 
 enum request_kind {
 #define XX(kind, when, changes, computes, function) REQUEST_##kind,
@@ -440,19 +441,43 @@ struct request_stats {
     struct engine_stats all; /* out */
 };
 
+/* Of when something is shown. */
+struct request_epoch {
+    bool past;      /* as it was at this epoch: */
+    uint64_t epoch; /* out, if it is of now */
+    /* inspect.c */
+    bool begun, hurries; /* the epoch is known; it has begun again, and goes on to the end at once */
+};
+
 struct request_pool {
     struct request_page page;
+    struct request_epoch at;
     struct request_blocks blocks; /* out */
-    bool past;                    /* as they were at this epoch: */
-    uint64_t epoch;               /* out, if it is of now */
     /* How far it has come; inspect.c. */
-    bool begun, hurries;  /* its epoch is known; it has begun again, and goes on to the last block at once */
-    uint32_t first, most; /* block, and how many are looked at from there on; */
+    uint32_t first, most;       /* block, and how many are looked at from there on; */
     uint32_t looked_at, *place; /* [looked_at] where on the page block first + i is; UINT32_MAX: not wanted */
     bool *lost;                 /* [blocks.count] somebody has given it back since that epoch */
     uint32_t *generation;       /* [blocks.count] */
     uint32_t asked_losers;      /* blocks of which was asked who */
     uint32_t unowned, row, entry; /* blocks without an owner; the next entry to look at */
+};
+
+/* The table of a sequence as it was, or is. */
+struct table_view {
+    uint64_t id, parent;     /* 0: none */
+    uint32_t blocks, listed; /* in all; those told */
+};
+
+struct request_tables {
+    struct request_epoch at;
+    uint32_t limit;
+    struct table_view *views; /* out, like: [count] */
+    uint32_t count, left_out; /* beyond the limit, or what an answer has room for */
+    uint32_t *block_ids;      /* [block_id_count] those listed of one sequence after the other */
+    uint32_t block_id_count;
+    /* How far it has come; inspect.c. */
+    uint32_t row;  /* the next one to look at, */
+    uint64_t next; /* and change, for one that has ended */
 };
 
 /* The latest steps. */
@@ -697,6 +722,7 @@ struct request {
         struct request_listing list;        /* LIST; STATS begins with it, too */
         struct request_stats stats;         /* STATS */
         struct request_pool pool;           /* POOL */
+        struct request_tables tables;       /* TABLES */
         struct request_steps steps;         /* STEPS */
         struct request_trim trim;           /* TRIM */
         struct request_life life;           /* BLOCK_LIFE */

@@ -27,6 +27,7 @@ struct sequence {
     uint64_t parent;
     uint64_t content; /* a number that no other sequence has, and that it changes when tokens are cut off */
     uint64_t key;     /* to which it belongs; 0: none */
+    uint64_t began;   /* change of the log */
     uint32_t charged; /* blocks that count for the key: in its table or promised to it */
     struct sequence_options options;
     uint32_t declared; /* blocks that it may still take of those kept for it, see reservation.h */

@@ -120,7 +120,7 @@ static void write_block_change(struct json_writer *w, const struct block_change 
     write_id(w, "sequence", c->sequence);
     if (c->kind == CHANGE_COPIED)
         json_uint(w, "from", c->from);
-    if (c->kind == CHANGE_SWAPPED_OUT || c->kind == CHANGE_SWAPPED_IN)
+    if (c->kind >= CHANGE_SWAPPED_OUT && c->kind <= CHANGE_UNPARKED)
         json_uint(w, "host_block", c->from);
 }
 
@@ -421,7 +421,7 @@ static void render_life(struct http_exchange *x, const struct request *request,
 
 #define BLOCK_CHANGES                                                                                        \
     "(taken|shared|unshared|copied|published|unpublished|fenced|cached|freed|evicted|swapped_out|swapped_"   \
-    "in)"
+    "in|parked|unparked)"
 
 static const struct api_schema schemas[] = {
     {"BlockEvent",

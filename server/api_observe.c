@@ -321,7 +321,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
 
 /* ---- /v1/blocks ------------------------------------------------------------------------------------ */
 
-enum { BLOCK_FIELDS = 5 };
+enum { BLOCK_FIELDS = 5, TABLES_DEFAULT = 200 /* sequences */ };
 
 /* Members of a block, in the order of their bits in answer.fields. */
 static const char *const block_fields[BLOCK_FIELDS] = {"block", "state", "refs", "fill", "owner"};
@@ -368,8 +368,8 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
         rc = read_fields(&a, request);
     if (rc == 0)
         rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
-    request->pool.past = arguments_has(&a, "epoch");
-    request->pool.epoch = (uint64_t)epoch;
+    request->pool.at.past = arguments_has(&a, "epoch");
+    request->pool.at.epoch = (uint64_t)epoch;
     answer_of(request)->columns = format == 1;
     return rc == 0 ? arguments_no_body(x) : rc;
 }
@@ -450,9 +450,9 @@ static void link_next(struct http_exchange *x, const struct request_pool *of, co
                       block_fields[field]);
         first = 0;
     }
-    if (of->past)
-        n +=
-            snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&epoch=%llu", (unsigned long long)of->epoch);
+    if (of->at.past)
+        n += snprintf(x->extra + n, sizeof x->extra - (size_t)n, "&epoch=%llu",
+                      (unsigned long long)of->at.epoch);
     snprintf(x->extra + n, sizeof x->extra - (size_t)n, "%s>; rel=\"next\"\r\n",
              answer->columns ? "&format=columns" : "");
 }
@@ -464,13 +464,61 @@ static void render_pool(struct http_exchange *x, const struct request *request,
     struct json_writer *w = &x->reply;
     (void)c;
     json_open(w, NULL, '{');
-    json_uint(w, "epoch", request->pool.epoch);
+    json_uint(w, "epoch", request->pool.at.epoch);
     write_pool_blocks(w, &request->pool.blocks, answer);
     api_write_next(w, request->page.next);
     json_close(w, '}');
     json_raw(w, "\n");
     if (request->page.next)
         link_next(x, &request->pool, answer);
+}
+
+/* ---- /v1/tables ------------------------------------------------------------------------------------ */
+
+static int parse_tables(struct http_exchange *x, struct request *request, const struct config *config)
+{
+    static const char *const names[] = {"limit", "epoch", NULL};
+    struct arguments a;
+    int64_t limit = TABLES_DEFAULT, epoch = 0;
+    (void)config;
+    int rc = arguments_of_query(&a, x, names, NULL);
+    if (rc == 0)
+        rc = arguments_integer(&a, "limit", 1, REQUEST_PAGE_MAX, &limit);
+    if (rc == 0)
+        rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
+    request->tables.limit = (uint32_t)limit;
+    request->tables.at.past = arguments_has(&a, "epoch");
+    request->tables.at.epoch = (uint64_t)epoch;
+    return rc == 0 ? arguments_no_body(x) : rc;
+}
+
+static void render_tables(struct http_exchange *x, const struct request *request,
+                          const struct render_context *c)
+{
+    const struct request_tables *of = &request->tables;
+    const uint32_t *ids = of->block_ids;
+    struct json_writer *w = &x->reply;
+    (void)c;
+    json_open(w, NULL, '{');
+    json_uint(w, "epoch", of->at.epoch);
+    json_open(w, "sequences", '[');
+    for (uint32_t i = 0; i < of->count; i++) {
+        const struct table_view *view = &of->views[i];
+        json_open(w, NULL, '{');
+        json_uint(w, "id", view->id);
+        if (view->parent)
+            json_uint(w, "parent", view->parent);
+        else
+            json_null(w, "parent");
+        api_write_ids(w, "blocks", ids, view->listed);
+        json_uint(w, "block_count", view->blocks);
+        json_close(w, '}');
+        ids += view->listed;
+    }
+    json_close(w, ']');
+    json_uint(w, "left_out", of->left_out);
+    json_close(w, '}');
+    json_raw(w, "\n");
 }
 
 static const struct api_schema schemas[] = {
@@ -510,6 +558,7 @@ static const struct api_schema schemas[] = {
     {"BlockColumns",
      "{epoch:uint block?:[uint] state?:[(free|held|cached|fenced)] refs?:[uint?] fill?:[uint?] "
      "owner?:[id|(other)?] next:uint?}"},
+    {"Tables", "{epoch:uint sequences:[{id:id parent:id? blocks:[uint] block_count:uint}] left_out:uint}"},
     {NULL, NULL},
 };
 
@@ -532,6 +581,8 @@ static const struct route routes[] = {
         "fields?:text(..64) "
         "format?:(objects|columns) epoch?:uint",
         NULL, "Blocks|BlockColumns", 0),
+    ASK(GET, "/v1/tables", READ, TABLES, SMALL, parse_tables, render_tables, 200,
+        "The tables of sequences, at one epoch", "limit?:uint(1..1000) epoch?:uint", NULL, "Tables", 0),
     {0},
 };
 

@@ -339,7 +339,7 @@ static bool may_answer(const struct route *route, int http_status)
     case 404: /* of what is named, or of everything at the management listener, */
         return named || !open || strstr(route->path, "{name}");
     case 410: /* likewise, and of what was, */
-        return named || (asks && route->kind == REQUEST_POOL);
+        return named || (asks && (route->kind == REQUEST_POOL || route->kind == REQUEST_TABLES));
     case 421:
         return named;
     case 412: /* of a content, */

@@ -228,6 +228,7 @@ static void estimate_memory(const struct http_exchange *x, const struct config *
     case REQUEST_LIST:
     case REQUEST_STATS:
     case REQUEST_POOL:
+    case REQUEST_TABLES:
     case REQUEST_STEPS:
         *lists = PAGE_LISTS;
         *answer = HTTP_REPLY_BYTES_MAX;

@@ -120,6 +120,8 @@ LIST
 expect 'lists have what is its own' '[2] [1] [] [3]' "$(as bob "$URL/v1/sequences" | jq -c '[.items[].id]') $(as ann "$URL/v1/sequences" | jq -c '[.items[].id]') $(
     as bob "$URL/v1/leases" | jq -c '[.items[].id]') $(as ann "$URL/v1/leases" | jq -c '[.items[].id]')"
 expect 'so has /stats' '[2] 1 0 [1] 1 1' "$(for k in bob ann; do as $k "$URL/stats" | jq -c '[.sequences.items[].id], .sequences.count, .leases'; done | paste -sd' ')"
+epoch=$(as root "$URL/v1/tables" | jq .epoch)
+expect 'and the tables of an epoch' '[2] [1] [] [1,2]' "$(for k in bob ann eve root; do as $k "$URL/v1/tables?epoch=$epoch" | jq -c '[.sequences[].id]'; done | paste -sd' ')"
 expect 'admin sees all' '[1,2] 2 1' "$(as root "$URL/stats" | jq -c '[.sequences.items[].id], .sequences.count, .leases' | paste -sd' ')"
 expect 'nothing has changed' '0 0' "$(as ann "$URL/v1/sequences/1" | jq .length) $(as bob "$URL/v1/sequences/2" | jq .length)"
 
@@ -135,6 +137,13 @@ eventually queued_of "[$id]"
 flush_of ann "$id"
 wait $waiting
 expect 'a prompt is cached for its key' '8 0' "$(as ann --json "$prompt" "$URL/v1/sequences" | jq .cached_tokens) $(as bob --json "$prompt" "$URL/v1/sequences" | jq .cached_tokens)"
+
+# What has ended since is told to its key alone.
+gone=$(as ann --json '{}' "$URL/v1/sequences" | jq .id)
+epoch=$(as root "$URL/v1/tables" | jq .epoch)
+as ann -X DELETE "$URL/v1/sequences/$gone"
+expect 'a sequence that has ended is told to its key alone' 'false true true' \
+    "$(for k in bob ann root; do as $k "$URL/v1/tables?epoch=$epoch" | jq "any(.sequences[]; .id == $gone)"; done | paste -sd' ')"
 
 # ---- quotas
 for _ in 1 2 3; do as few --json '{}' "$URL/v1/sequences" | jq .id; done >"$WORK/ids"

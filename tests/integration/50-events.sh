@@ -28,8 +28,10 @@ expect 'pages of blocks have bounds' '200 422 200 422 422' "$(for query in limit
     'limit=0&format=columns'; do curl -s -o /dev/null -w '%{http_code}\n' "$URL/v1/blocks?$query"; done | xargs)"
 
 # ---- the past: every state that was seen is shown again
-declare -a seen=()
-see() { seen+=("$(blocks '')"); }
+declare -a seen=() held=()
+tables() { curl -s "$URL/v1/sequences?limit=1000" | jq -c '[.items[] | {id, parent, blocks, block_count: (if .state == "swapped" then 0 else .blocks | length end)}] | sort_by(.id)'; }
+past() { curl -s "$URL/v1/tables?epoch=$1" | jq -c 'select(.epoch == '"$1"' and .left_out == 0).sequences | sort_by(.id)'; }
+see() { seen+=("$(blocks '')") && held+=("$(tables)"); }
 see
 curl -s -o /dev/null --json "{\"id\":7,\"tokens\":[1,2,3,4,5,6]}" "$URL/v1/sequences"
 see
@@ -47,14 +49,21 @@ curl -s -o /dev/null -X DELETE "$URL/v1/sequences/7"
 see
 curl -s -o /dev/null -X POST "$URL/v1/trim"
 see
-for was in "${seen[@]}"; do
-    epoch=${was%%$'\n'*}
-    expect "the blocks at epoch $epoch" "$was" "$(blocks "&epoch=$epoch")"
+for i in "${!seen[@]}"; do
+    epoch=${seen[i]%%$'\n'*}
+    expect "the blocks at epoch $epoch" "${seen[i]}" "$(blocks "&epoch=$epoch")"
+    expect "the tables at epoch $epoch" "${held[i]}" "$(past "$epoch")"
 done
+expect 'they are not all alike' yes "$([ "$(printf '%s\n' "${held[@]}" | sort -u | wc -l)" -ge 6 ] && echo yes)"
+expect 'without an epoch the tables are those of now' "${held[-1]}" "$(curl -s "$URL/v1/tables" | jq -c .sequences)"
+middle=${seen[4]%%$'\n'*}
+expect 'a limit leaves out' '1 1' "$(curl -s "$URL/v1/tables?epoch=$middle&limit=1" | jq -r '"\(.sequences | length) \(.left_out)"')"
+expect 'which has bounds' '200 422 422' "$(for limit in 1000 1001 0; do curl -s -o /dev/null -w '%{http_code}\n' "$URL/v1/tables?limit=$limit"; done | xargs)"
 expect 'epochs rise' "$(printf '%s\n' "${seen[@]%%$'\n'*}" | sort -nu | paste -sd' ')" "$(printf '%s\n' "${seen[@]%%$'\n'*}" | paste -sd' ')"
 epoch=$(curl -s "$URL/v1/blocks" | jq .epoch)
 expect 'who looks changes nothing' "$epoch" "$(curl -s "$URL/v1/blocks" | jq .epoch)"
 expect 'what is to come is not there' '422 invalid' "$(curl -s "$URL/v1/blocks?epoch=$((epoch + 1))" | jq -r '"\(.status) \(.code)"')"
+expect 'nor are its tables' '422 invalid' "$(curl -s "$URL/v1/tables?epoch=$((epoch + 1))" | jq -r '"\(.status) \(.code)"')"
 expect 'a page of the past leads to the next one' "</v1/blocks?cursor=2&limit=2&epoch=$epoch>; rel=\"next\"" "$(curl -s -o /dev/null -w '%header{link}' "$URL/v1/blocks?limit=2&epoch=$epoch")"
 
 # ---- the life of a block
@@ -70,6 +79,7 @@ done
 expect 'the latest 32 changes are kept, the oldest first' '32 true true' "$(curl -s "$URL/v1/blocks/1/history" | jq -r '[(.changes | length), ([.changes[].epoch] | . == sort), .changes[-1].generation == .generation] | map(tostring) | join(" ")')"
 expect 'generations count how often it was taken' true "$(curl -s "$URL/v1/blocks/1/history" | jq '[.changes[] | select(.change == "taken").generation] | . == [range(.[0]; .[0] + length)]')"
 expect 'what is too long ago is gone' '410 epoch_gone' "$(curl -s "$URL/v1/blocks?epoch=${seen[0]%%$'\n'*}" | jq -r '"\(.status) \(.code)"')"
+expect 'and so are its tables' '410 epoch_gone' "$(curl -s "$URL/v1/tables?epoch=${seen[0]%%$'\n'*}" | jq -r '"\(.status) \(.code)"')"
 
 # ---- events
 from=$(curl -s "$URL/v1/blocks" | jq .epoch)
@@ -131,6 +141,27 @@ stop_daemon
 expect 'the daemon ends with somebody listening' 0 $?
 wait "$listener"
 expect 'and so does the stream, whole' 0 $?
+
+# ---- the tables of sequences that were swapped out: a lease of more than is free has them leave, and an append brings one back
+seen=() held=()
+start_daemon --config config/tiny.jsonc --set pool.blocks=8 --set pool.host_blocks=16
+for id in 70 71; do
+    curl -s -o /dev/null --json "{\"id\":$id}" "$URL/v1/sequences"
+    append $id 6
+done
+curl -s -o /dev/null --json '{"ids":[72]}' "$URL/v1/sequences/70/fork"
+see
+lease=$(curl -s --json "{\"blocks\":$(curl -s "$URL/stats" | jq '.pool.free + .pool.cached + 1')}" "$URL/v1/leases" | jq .id)
+see
+curl -s -o /dev/null -X DELETE "$URL/v1/leases/$lease"
+swapped=$(curl -s "$URL/v1/sequences?state=swapped" | jq '.items[0].id')
+append "$swapped" 1
+see
+for i in "${!seen[@]}"; do
+    expect "the tables at epoch ${seen[i]%%$'\n'*}, of which some are swapped out" "${held[i]}" "$(past "${seen[i]%%$'\n'*}")"
+done
+expect 'some were' true "$(jq 'any(.[]; .blocks == [])' <<<"${held[1]}")"
+stop_daemon
 
 # ---- why it waits: a sequence of a workload has the pool, and the next one wants it; calls on one sequence follow each other
 start_daemon --config config/tiny.jsonc --set pool.blocks=20000 --set scheduler.step_us_max=2000

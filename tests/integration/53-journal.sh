@@ -16,7 +16,7 @@ look_on() {
     local now
     while :; do
         now=$(curl -s "$URL/v1/blocks?limit=1000" | jq .epoch)
-        for look in "blocks?epoch=$((now > 3 ? now - 3 : 0))" 'blocks?state=held&limit=3' prefixes waiting 'steps?limit=9' blocks/3/history sequences workloads; do
+        for look in "blocks?epoch=$((now > 3 ? now - 3 : 0))" 'blocks?state=held&limit=3' "tables?epoch=$((now > 3 ? now - 3 : 0))" prefixes waiting 'steps?limit=9' blocks/3/history sequences workloads; do
             curl -s -o /dev/null "$URL/v1/$look"
         done
         curl -s -o /dev/null -X POST "$URL/v1/audit"

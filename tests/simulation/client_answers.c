@@ -804,7 +804,7 @@ static void check_pool(const struct op *op)
     const struct block_pool *pool = block_tables_pool(tables);
     struct block_log *log = block_tables_log(tables);
     struct block_past past[MOST];
-    bool known = ask->epoch >= block_log_oldest(log);
+    bool known = ask->at.epoch >= block_log_oldest(log);
     require(op, ask->blocks.count <= MOST && ask->blocks.count <= ask->page.limit, "a page of blocks");
     for (uint32_t i = 0; i < ask->blocks.count; i++) {
         const struct block_view *view = &ask->blocks.views[i];
@@ -818,7 +818,7 @@ static void check_pool(const struct op *op)
     }
     if (!known || ask->blocks.count == 0)
         return;
-    block_log_rewind(log, ask->epoch, ask->blocks.views[0].block, ask->blocks.count, past);
+    block_log_rewind(log, ask->at.epoch, ask->blocks.views[0].block, ask->blocks.count, past);
     for (uint32_t i = 0; i < ask->blocks.count; i++) {
         const struct block_view *view = &ask->blocks.views[i];
         if (view->foreign)
@@ -834,7 +834,8 @@ static void check_pool(const struct op *op)
 static void judge_look_around(struct op *op)
 {
     const struct request *request = op->request;
-    bool past = request->kind == REQUEST_POOL && request->pool.past;
+    bool past = (request->kind == REQUEST_POOL && request->pool.at.past) ||
+                (request->kind == REQUEST_TABLES && request->tables.at.past);
     if (!client_answers_has_run(op, 0, past ? ATTND_EPOCH_GONE : 0))
         return;
     if (request->kind == REQUEST_AUDIT) {
@@ -845,6 +846,9 @@ static void judge_look_around(struct op *op)
         sim.seen.audits_in_parts += sim.seen.steps > op->steps;
     } else if (request->kind == REQUEST_POOL) {
         check_pool(op);
+    } else if (request->kind == REQUEST_TABLES) {
+        watched_history_check(request);
+        sim.seen.tables_in_parts += sim.seen.steps > op->steps;
     } else if (request->kind == REQUEST_STATS) {
         const struct block_pool_counts *pool = &request->stats.all.pool;
         sim.stats = request->stats.all;

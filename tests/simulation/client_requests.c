@@ -787,12 +787,14 @@ static void set_limit(struct request *request, uint32_t limit)
     if (request->kind == REQUEST_STATS || request->kind == REQUEST_LIST || request->kind == REQUEST_POOL ||
         request->kind == REQUEST_PREFIXES)
         request->page.limit = limit;
+    else if (request->kind == REQUEST_TABLES)
+        request->tables.limit = limit;
 }
 
 static struct op *make_look_around(void)
 {
     enum { LONG_AGO = 12 };
-    static const enum request_kind kinds[] = {REQUEST_STATS,    REQUEST_LIST,  REQUEST_POOL,
+    static const enum request_kind kinds[] = {REQUEST_STATS,    REQUEST_LIST,  REQUEST_POOL, REQUEST_TABLES,
                                               REQUEST_PREFIXES, REQUEST_AUDIT, REQUEST_TRIM};
     struct op *op = begin_op(kinds[below(sizeof kinds / sizeof kinds[0])]);
     if (!op)
@@ -800,9 +802,12 @@ static struct op *make_look_around(void)
     set_limit(op->request, 1 + below(40));
     if (op->request->kind == REQUEST_POOL && chance(3)) { /* as it was */
         uint64_t now = block_log_epoch(block_tables_log(step_tables(watch_state()->steps)));
-        op->request->pool.past = true;
-        op->request->pool.epoch = now - smaller((uint32_t)now, below(LONG_AGO));
+        op->request->pool.at.past = true;
+        op->request->pool.at.epoch = now - smaller((uint32_t)now, below(LONG_AGO));
     }
+    if (op->request->kind == REQUEST_TABLES && chance(2))
+        op->request->tables.at =
+            (struct request_epoch){.past = true, .epoch = watched_history_epoch(below(LONG_AGO))};
     return op;
 }
 

@@ -101,6 +101,13 @@ enum {
     XX(unwritten, "blocks found unwritten: free ones, and ends of others")                                   \
     XX(changes, "changes replayed from the log")                                                             \
     XX(pasts, "states of the past compared")                                                                 \
+    XX(tables, "tables of the past compared")                                                                \
+    XX(tables_changed, "of those that have changed since")                                                   \
+    XX(tables_swapped, "of sequences swapped out or in since")                                               \
+    XX(tables_ended, "of sequences that have ended since")                                                   \
+    XX(tables_told, "tables of one epoch told")                                                              \
+    XX(tables_in_parts, "answers with tables in parts")                                                      \
+    XX(tables_left_out, "answers that leave tables out")                                                     \
     XX(seconds_shared, "seconds of which each owner had its part")                                           \
     XX(small_at_once, "small requests in the first step after they came")
 

@@ -41,9 +41,13 @@ void watch_see_state(const struct engine_state *state);
 void watched_steps_begin(void);
 void watched_steps_turn(void);
 
-/* watched_history.c: likewise. */
+/* watched_history.c: likewise. watched_history_epoch: at which the tables were noted so many turns ago. watched_history_check:
+ * an answer with tables has those that were noted at its epoch, if any were. */
+struct request;
 void watched_history_begin(void);
 void watched_history_turn(void);
+uint64_t watched_history_epoch(uint32_t turns_ago);
+void watched_history_check(const struct request *request);
 
 /* watch_hung_s: when a step was last found to hang. */
 double watch_hung_s(void);
