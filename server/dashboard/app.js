@@ -4,7 +4,7 @@
 //   /v1/events  --- block events ---> live store --+--> map        While time is stopped the map shows another store, which was read at one
 //   /v1/blocks  --- pages ----------> live store   |               epoch; the live one goes on behind it. A daemon without events is asked
 //               --- ?epoch=E -------> past store --+               for all its blocks whenever the epoch of /stats has changed.
-//   /stats      --- figures, sequences with their tables
+//   /stats      --- figures, sequences with their tables; of a past epoch /v1/tables has them
 //
 // Other views ask for what they show while they are to be seen. A hidden page asks for nothing.
 import {Api, Problem} from './api.js';
@@ -24,7 +24,8 @@ const SWEEP_BLOCKS = 1000;    // of so many
 const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const IDLE_S = 2;             // without a step: there is no rate to show
-const TABLES_KEPT = 256, CHANGES_SHOWN = 5;
+const CHANGES_SHOWN = 5;
+const NO_TABLES = {items: [], count: 0};
 const OWN_LABELS = {'own sequences': 'sequences', 'own held': 'held blocks', 'own shared': 'of them shared', 'own cached': 'cached blocks'};
 const seconds = () => performance.now() / 1000;
 const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
@@ -35,7 +36,8 @@ class App {
     this.info = this.stats = this.live = this.past = null;
     this.stopped = null;        // the epoch that is shown; null: the present
     this.hasEvents = null;      // whether there is /v1/events; null: not known yet
-    this.tables = [];           // what the sequences were at some epochs, oldest first
+    this.tables = NO_TABLES;    // of the sequences, now,
+    this.pastTables = null;     // and at the epoch that is shown; null: not loaded yet
     this.changes = [];
     this.denied = new Map();    // scope -> why
     this.chosen = null;         // a sequence
@@ -258,7 +260,7 @@ class App {
     this.run?.abort();
     this.run = null;
     this.live.forget();
-    this.tables = [];
+    this.tables = NO_TABLES;
     this.oldest = 0;
     this.stats = null;
     this.views.steps.forget();
@@ -370,22 +372,20 @@ class App {
     if (before ? this.stepRate > 0 : stats.scheduler.running > 0) this.steppedAt = now;
     this.stats = stats;
     this.statsAt = now;
-    this.tables.push({epoch: stats.epoch, at: now, items: stats.sequences.items, count: stats.sequences.count});
-    if (this.tables.length > TABLES_KEPT) this.tables.shift();
+    this.tables = stats.sequences;
     this.drawFigures();
     this.frameChosen();
     for (const name of ['sequences', 'tree', 'checks', 'tour']) if (this.tab === name) this.views[name].draw();
   }
 
-  // tablesShown(): the sequences at the epoch that is shown, as far as this page has seen them.
+  // tablesShown(): the sequences at the epoch that is shown.
   tablesShown() {
-    if (this.stopped === null) return this.tables.at(-1) ?? {epoch: 0, items: [], count: 0};
-    return this.tables.findLast((t) => t.epoch <= this.stopped) ?? {epoch: null, items: [], count: 0};
+    return this.stopped === null ? this.tables : this.pastTables ?? NO_TABLES;
   }
 
   // tablesAge(): how many seconds ago they were so, if that is now and not at an epoch that has passed.
   tablesAge() {
-    return this.stopped === null && this.tables.length ? seconds() - this.tables.at(-1).at : 0;
+    return this.stopped === null && this.stats ? seconds() - this.statsAt : 0;
   }
 
   drawFigures() {
@@ -490,8 +490,11 @@ class App {
 
   async loadPast(epoch) {
     this.past.forget();
+    let tables = NO_TABLES;
     try {
-      await this.loadBlocks(this.past, {epoch});
+      const [answer] = await Promise.all([this.api.json('/v1/tables', {query: this.tablesQuery(epoch)}), this.loadBlocks(this.past, {epoch})]);
+      const shared = (blocks) => blocks.filter((b) => this.past.refs[b] > 1).length;
+      tables = {epoch, items: answer.sequences.map((s) => ({state: '', shared_blocks: shared(s.blocks), ...s})), count: answer.sequences.length + answer.left_out};
       this.say(null, $('map-message'));
     } catch (problem) {
       if (problem.status === 410) this.oldest = Math.max(this.oldest ?? 0, epoch + 1);
@@ -500,9 +503,14 @@ class App {
       if (!known) this.copyLive();
     }
     this.stoppedLoaded = epoch;
+    this.pastTables = tables;
     if (this.stopped !== null) this.map.setStore(this.past);
     this.drawTime();
     this.redrawTables();
+  }
+
+  tablesQuery(epoch) {
+    return {limit: this.views.sequences.limit, epoch};
   }
 
   copyLive() {
@@ -511,7 +519,7 @@ class App {
   }
 
   goOn() {
-    this.stopped = null;
+    this.stopped = this.pastTables = null;
     this.map.setStore(this.live);
     this.drawTime();
     this.redrawTables();
@@ -644,7 +652,7 @@ class App {
 
   requestsOf(view) {
     if (view === 'map') return [{path: '/v1/blocks', query: {limit: PAGE_BLOCKS, format: 'columns', epoch: this.stopped ?? undefined}}, {path: '/v1/events', headers: {Accept: 'text/event-stream'}}];
-    if (view === 'sequences') return [{path: '/stats', query: {limit: this.views.sequences.limit}}];
+    if (view === 'sequences') return [this.stopped === null ? {path: '/stats', query: {limit: this.views.sequences.limit}} : {path: '/v1/tables', query: this.tablesQuery(this.stopped)}];
     if (view === 'create') return [{path: '/v1/sequences', method: 'POST', body: this.views.sequences.newBody()}];
     return this.views[view].requests();
   }

@@ -142,7 +142,7 @@ export class BlockStore {
     const state = event.state ?? (refs > 0 ? 'held' : undefined);
     if (state === undefined) return false;
     const owner = event.owner === 'other' ? OTHER
-      : state === 'held' ? event.owner ?? event.sequence ?? this.owner[block] : 0;
+      : state === 'held' ? event.owner ?? (event.change === 'parked' ? undefined : event.sequence) ?? this.owner[block] : 0;
     this.put(block, epoch, stateCode(state, refs ?? 0, owner), refs ?? 0, fill ?? this.fill[block], owner, now);
     return true;
   }
@@ -436,6 +436,8 @@ export function changeText(e) {
     case 'fenced': return `${block} given back while a step may still touch it`;
     case 'swapped_out': return `${block} swapped out to host memory${e.host_block === undefined ? '' : `, to host block ${e.host_block}`}`;
     case 'swapped_in': return `${block} swapped in from host memory`;
+    case 'parked': return `${block} kept for sequence ${e.sequence}, which is swapped out`;
+    case 'unparked': return `${block} no longer kept for a sequence that is swapped out`;
     case 'freed': return `${block} given back`;
     case 'created': return `${who} created`;
     case 'forked': return `${who} forked from sequence ${e.parent}${e.blocks === undefined ? '' : `: ${plural(e.blocks, 'block')} shared`}`;

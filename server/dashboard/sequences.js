@@ -7,9 +7,9 @@ const LIMIT = 200, ROWS_SHOWN = 100;
 const TABLE_CELL = 12, NAMED_CELL = 30, TABLE_ROWS_MAX = 4, TIES_SHOWN = 3;
 const ORDERS = {
   id: (a, b) => a.id - b.id,
-  length: (a, b) => b.length - a.length,
+  length: (a, b) => (b.length ?? b.block_count) - (a.length ?? a.block_count), // of the past only blocks are known
   shared: (a, b) => b.shared_blocks - a.shared_blocks,
-  idle: (a, b) => a.idle_s - b.idle_s,
+  idle: (a, b) => a.idle_s - b.idle_s || a.id - b.id,
   state: (a, b) => a.state.localeCompare(b.state),
 };
 
@@ -82,11 +82,10 @@ export class SequencesView {
       this.pointed = -1;
       this.app.map.mark([]);
     }
-    this.app.say(!past ? null : tables.epoch === null ? 'This page had not been opened at that epoch: it has no tables of it.'
-      : `Tables as this page saw them at epoch ${tables.epoch}.`, message);
+    this.app.say(!past ? null : tables.epoch === undefined ? 'Of that epoch no tables have been read.' : `Tables as they were at epoch ${countText(tables.epoch)}.`, message);
     update($('sequence-list'), shown, (s) => s.id, (s) => this.makeRow(s), (e, s) => this.drawRow(e, s));
     const hidden = tables.count - shown.length;
-    setText($('sequences-more'), !tables.count ? 'There are no sequences. Make one with "New sequence" above, or start a workload or the tour.'
+    setText($('sequences-more'), !tables.count ? past ? '' : 'There are no sequences. Make one with "New sequence" above, or start a workload or the tour.'
       : hidden > 0 ? `${plural(shown.length, 'sequence')} shown of ${countText(tables.count)}.` : '');
     this.drawChosen(tables.items.find((s) => s.id === this.app.chosen));
   }
@@ -109,11 +108,11 @@ export class SequencesView {
   }
 
   drawRow(row, s) {
-    const [head, canvas, ties] = row.children, [, what, right] = head.children;
+    const [head, canvas, ties] = row.children, [, what] = head.children;
     row.sequence = s;
     row.setAttribute('aria-current', String(s.id === this.app.chosen));
-    const blocks = s.blocks.length || s.host_blocks?.length || 0;
-    setText(what, [s.state, plural(s.length, 'token'), s.parent ? `fork of ${s.parent}` : '', s.workload ? `workload ${s.workload}` : '', s.priority ? `priority ${s.priority}` : '']
+    const blocks = s.block_count ?? (s.blocks.length || s.host_blocks?.length || 0);
+    setText(what, [s.state, s.length === undefined ? '' : plural(s.length, 'token'), s.parent ? `fork of ${s.parent}` : '', s.workload ? `workload ${s.workload}` : '', s.priority ? `priority ${s.priority}` : '']
       .filter(Boolean).join(' · '));
     row.has = `${plural(blocks, 'block')}${s.shared_blocks ? `, ${s.shared_blocks} shared` : ''}`;
     this.drawIdle(row);
@@ -150,7 +149,7 @@ export class SequencesView {
     c.textBaseline = 'middle';
     for (let i = 0; i < n; i++) {
       const x = i % columns * cell, y = Math.floor(i / columns) * tall, id = s.blocks[i], shared = (holders.get(id)?.length ?? 0) > 1 || this.app.shown.refs[id] > 1;
-      const full = Math.min(1, Math.max(0, (s.length - i * block) / block)), size = cell - gap, high = tall - gap;
+      const full = s.length === undefined ? this.app.past.fill[id] / block : Math.min(1, Math.max(0, (s.length - i * block) / block)), size = cell - gap, high = tall - gap;
       c.fillStyle = palette.states[id === undefined ? 3 : shared ? 2 : 1];
       if (id === undefined) c.globalAlpha = 0.45; // in host memory
       c.fillRect(x, y, size, high);
@@ -194,15 +193,18 @@ export class SequencesView {
     box.hidden = this.app.chosen === null || (!s && !ended);
     if (box.hidden) return;
     if (ended) { this.drawEnded(box); return; }
-    this.acted = s;
-    if (box.dataset.of !== `${s.id} of ${s.workload}`) {
-      box.dataset.of = `${s.id} of ${s.workload}`;
-      this.makeChosen(box, s);
+    // What is pressed is done now, whatever is shown: to the sequence as it is.
+    const now = this.app.stopped === null ? s : this.app.tables.items.find((t) => t.id === s.id);
+    const refused = !now ? `Sequence ${s.id} has ended since, or is not among those that are listed now.` : now.workload ? drivenText(now) : '', key = `${s.id} ${refused}`;
+    this.acted = now ?? s;
+    if (box.dataset.of !== key) {
+      box.dataset.of = key;
+      this.makeChosen(box, s, refused);
     }
     const shared = s.blocks.filter((b) => (this.holders().get(b)?.length ?? 0) > 1);
     const others = [...new Set(shared.flatMap((b) => this.holders().get(b)))].filter((id) => id !== s.id);
     setText(box.firstChild.lastChild, (shared.length ? ` shares ${blocksText(shared)} with ${sequencesText(others)}.` : ' shares no block with another one that is listed.')
-      + (s.workload ? ` ${drivenText(s)}` : ''));
+      + (refused && ` ${refused}`));
   }
 
   // A sequence of a workload may end before its panel was read: the panel stays and says so.
@@ -220,7 +222,7 @@ export class SequencesView {
     $('sequence-form').querySelector('button[type="submit"]').focus();
   }
 
-  makeChosen(box, s) {
+  makeChosen(box, s, refused) {
     const {app} = this, message = h('p', {class: 'message', role: 'status', hidden: true}), {geometry} = app.info, path = `/v1/sequences/${s.id}`;
     const fork = {path: `${path}/fork`, method: 'POST', body: {count: 1}}, end = {path, method: 'DELETE'}, zeros = {sequence: s.id, tokens: 1, geometry};
     const cut = () => ({path: `${path}/truncate`, method: 'POST', body: {length: Math.max(0, this.acted.length - 1)}});
@@ -231,7 +233,7 @@ export class SequencesView {
     const actions = [act('Fork', () => fork), act('Append a token', () => ({path: '/v1/append', method: 'POST', bytes: zerosBody(zeros)})),
       act('Cut off one', cut), act('Delete', () => end), lines('fork as curl', () => [app.api.curl(fork)]),
       lines('others as curl', () => [write, app.api.curl(cut()), app.api.curl(end)])];
-    if (s.workload) for (const button of actions) app.forbid(button, drivenText(s));
+    if (refused) for (const button of actions) app.forbid(button, refused);
     fill(box, h('p', {}, h('b', {}, `Sequence ${s.id}`), h('span', {})),
       h('div', {class: 'bar'}, actions, h('button', {type: 'button', onclick: () => { app.choose(null); }}, 'Close')), message);
   }
@@ -284,7 +286,7 @@ export class TreeView {
     this.tree = forkTree(tables.items.slice(0, 200));
     const {saved, rows, columns} = this.tree;
     setText($('tree-sum'), `${plural(rows.length, 'sequence')} with blocks; sharing saves ${plural(saved, 'block')}, ${bytesText(saved * this.app.info.pool.bytes_per_block)}`);
-    this.app.say(!rows.length ? 'No sequence has blocks now.' : tables.count > tables.items.length ? `The first ${tables.items.length} of ${countText(tables.count)} sequences.` : null, $('tree-message'));
+    this.app.say(!rows.length ? this.app.stopped === null ? 'No sequence has blocks now.' : 'No sequence had blocks then.' : tables.count > tables.items.length ? `The first ${tables.items.length} of ${countText(tables.count)} sequences.` : null, $('tree-message'));
     this.cellSize = columns > 400 ? 2 : columns > 150 ? 4 : columns > 60 ? 8 : columns > 20 ? CELL : NAMED;
     this.paint();
   }

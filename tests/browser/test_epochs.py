@@ -1,7 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Time: the page is stopped at ten epochs, two of them while blocks are swapped, and every cell is compared with /v1/blocks?epoch=E as curl is told. A
-fork and a copy on write come by events; while a workload runs the page follows."""
+"""Time: the page is stopped at ten epochs, two of them while blocks are swapped, and every cell is compared with /v1/blocks?epoch=E as curl is told; the
+tables of sequences with those that curl was told then, before the page was opened, too. A fork and a copy on write come by events; while a workload runs
+the page follows."""
+import re
+
 from page import Daemon, Page, eventually, expect, finish, shown
 
 
@@ -27,12 +30,62 @@ def compare(page, daemon, epoch, what):
     page.wait_stopped(epoch)
     blocks, told = daemon.blocks(epoch=epoch)
     expect(f"{what}: curl is told of epoch {epoch}", epoch, told)
+    told = daemon.get(f"/v1/tables?epoch={epoch}")["sequences"]
+    expect(f"{what}: so are the tables", {s["id"]: s["blocks"] for s in told}, tables_shown(page))
     expect(f"{what}: the map at epoch {epoch} is what curl is told", [shown(*blocks[b][:2]) for b in sorted(blocks)], page.states())
     return blocks
 
 
 def epoch_of(daemon):
     return daemon.blocks()[1]
+
+
+def tables_of(daemon):
+    """The tables now, as {sequence: blocks}; what is swapped out has none."""
+    return {s["id"]: s["blocks"] for s in daemon.get("/stats?limit=1000")["sequences"]["items"]}
+
+
+def tables_shown(page):
+    rows = page.script("return [...document.querySelectorAll('#sequence-list > li')].map((e) => [e.querySelector('.id').textContent, e.querySelector('canvas').ariaLabel])")
+    return {int(name): [int(b) for b in re.findall(r"\d+", label)] for name, label in rows}
+
+
+# What was before the page was opened: sequences that have ended since, and one that is swapped out.
+with Daemon("--config", "config/tiny.jsonc", "--set", "pool.blocks=12", "--set", "pool.host_blocks=64") as daemon:
+    noted = []
+    note = lambda: noted.append((epoch_of(daemon), tables_of(daemon)))
+    a = daemon.post("/v1/sequences", {})["id"]
+    daemon.append(a, 10)
+    note()
+    b, c = [s["id"] for s in daemon.post(f"/v1/sequences/{a}/fork", {"count": 2})["sequences"]]
+    note()
+    daemon.append(b, 6)
+    note()
+    daemon.post(f"/v1/sequences/{b}/truncate", {"length": 3})
+    note()
+    daemon.curl(f"/v1/sequences/{a}", "-X", "DELETE")
+    note()
+    daemon.curl(f"/v1/sequences/{c}", "-X", "DELETE")
+    free = daemon.get("/stats?limit=1")["pool"]
+    daemon.post("/v1/leases", {"blocks": free["free"] + free["cached"] + 1})
+    note()
+    expect("these differ", len(noted), len({str(tables) for _, tables in noted}))
+    expect("one is swapped out", {b: []}, noted[-1][1])
+    with Page(daemon.url) as page:
+        page.loaded()
+        eventually(lambda: int(page.script("return document.getElementById('epoch').max")) >= noted[-1][0], "the page has come to the present")
+        for epoch, tables in noted:
+            page.set("epoch", str(epoch))
+            page.wait_stopped(epoch)
+            expect(f"the tables of epoch {epoch}, before the page was opened", tables, tables_shown(page))
+            expect("it says which they are", f"Tables as they were at epoch {epoch}.", page.text("sequences-message"))
+        page.set("epoch", str(noted[1][0]))
+        page.wait_stopped(noted[1][0])
+        page.script("document.querySelector('#sequence-list .id').click()")
+        expect("what has ended since is not acted on", f"Sequence {a} has ended since", (re.search(r"Sequence \d+ has ended since", page.text("sequence-chosen")) or [""])[0])
+        page.tab("tree")
+        eventually(lambda: "3 sequences with blocks; sharing saves 6 blocks" in page.text("tree-sum"), "the fork tree is of that epoch, too")
+        expect("the browser has nothing to complain of", [], page.complaints())
 
 
 with Daemon("--config", "config/tiny.jsonc", "--set", "pool.host_blocks=64") as daemon, Page(daemon.url) as page:
