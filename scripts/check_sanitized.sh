@@ -10,13 +10,14 @@ log=$(mktemp) took=$(mktemp)
 trap 'rm -f "$log" "$took"' EXIT
 TIMEFORMAT='%0R s, processor %0U + %0S s'
 export TURN_FACTOR=10 # what lib.sh allows a turn of the loop
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.suppressions${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
 
 # Of each mode: programs, and scripts that take all ways through the server and the engine. tsan is for threads.
 programs_of() { case $1 in tsan) echo unit ;; *) echo unit allocator_model ;; esac; }
 scripts_of() {
     case $1 in
-        tsan) echo '02-http 03-sequences 08-workloads 13-retries' ;;
-        *) echo '02-http 03-sequences 08-workloads 10-prefix 18-swap 28-keys 39-state' ;;
+        tsan) echo '02-http 03-sequences 08-workloads 13-retries 53-journal 54-kv-events' ;;
+        *) echo '02-http 03-sequences 08-workloads 10-prefix 18-swap 28-keys 39-state 54-kv-events' ;;
     esac
 }
 
