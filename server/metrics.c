@@ -294,7 +294,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(gauge, "attnd_blocks_leased", STATS->leased_blocks, "Held blocks that belong to leases.")                                \
     MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state.")                                              \
     ONE(gauge, "attnd_sequences_restored", LOOP->restored, "Sequences that the start has restored from state.dir.")             \
-    ONE(gauge, "attnd_sequences_not_restored", LOOP->not_restored, "Of the snapshot, those that it could not; the log has each.") \
+    ONE(gauge, "attnd_sequences_not_restored", LOOP->not_restored, "Of the snapshot, those that it could not, or 1 if nobody knows how many; the log has each.") \
     ONE(gauge, "attnd_previous_end_unclean", LOOP->follows_unclean, "1: the daemon before this one has saved nothing into state.dir.")  \
     ONE(gauge, "attnd_leases", STATS->leases, "Leases of blocks.")                                                               \
     ONE(gauge, "attnd_tokens_logical", TABLES->tokens_logical, "Tokens of all sequences.")                                       \

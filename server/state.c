@@ -1044,31 +1044,49 @@ static bool keep_failed(struct state *s, char name[NAME_BYTES])
     return false;
 }
 
-/* The snapshot, moved aside; -1: there is none. */
-static int take_snapshot(struct state *s)
+/* Why an open snapshot is not used; NULL: it is ours. Its mode may have been changed by whoever copied it, or mounted the volume; the
+ * folder is ours alone, so it is mended. */
+static const char *fault_of(int fd)
 {
     struct stat status;
+    if (fstat(fd, &status) != 0)
+        return strerror(errno);
+    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid())
+        return "it is not the daemon's own file (chown)";
+    if (is_private(&status))
+        return NULL;
+    log_line(LOG_WARNING,
+             "the snapshot had the mode %04o, by which others can read or change it: it has 0600 now",
+             (unsigned)status.st_mode & 07777U);
+    return fchmod(fd, 0600) == 0 ? NULL : strerror(errno);
+}
+
+/* The snapshot, moved aside, so that nothing is saved over it; -1: there is none that can be used. */
+static int take_snapshot(struct state *s, bool *unused)
+{
     char kept[NAME_BYTES];
     if (keep_failed(s, kept))
         log_line(LOG_WARNING,
                  "the start before this one did not come to its end: what it was restoring is in %s, "
                  "and is not used again",
                  kept);
-    int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-        if (errno != ENOENT)
-            log_line(LOG_ERROR, "the snapshot cannot be read: %s", strerror(errno));
+    int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT)
         return -1;
-    }
-    bool ours = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && is_private(&status);
-    if (!ours)
-        log_line(LOG_ERROR,
-                 "the snapshot is not used: it is not the daemon's own file, or others can read it");
-    if (ours && renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0)
+    const char *fault = fd < 0 ? strerror(errno) : fault_of(fd);
+    if (fault)
+        log_line(LOG_ERROR, "the snapshot is not used: %s", fault);
+    *unused = fault;
+    bool aside = renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0;
+    if (aside && !fault)
         return fd;
-    if (ours)
+    if (!aside)
         log_line(LOG_ERROR, "the snapshot is not used, since it cannot be moved aside: %s", strerror(errno));
-    close(fd);
+    if (aside && keep_failed(s, kept))
+        log_line(LOG_WARNING, "what was not restored is in %s, and stays there", kept);
+    if (fd >= 0)
+        close(fd);
+    *unused = true;
     return -1;
 }
 
@@ -1076,13 +1094,14 @@ static int take_snapshot(struct state *s)
 static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
 {
     struct restoring r = {.state = s, .daemon = daemon, .g = &daemon->config->geometry};
-    int fd = take_snapshot(s);
-    bool stays = true;
+    bool stays = true, unused = false;
+    int fd = take_snapshot(s, &unused);
+    daemon->not_restored = unused;
     s->told_s = clock_s();
     if (fd < 0)
         return true;
     bool readable = snapshot_open(fd, r.g, daemon->config->limits.sequence_tokens, &r.reader, r.reason) == 0;
-    uint32_t count = readable ? snapshot_count(r.reader) : 0;
+    uint32_t count = readable ? snapshot_count(r.reader) : 1; /* nobody knows how many */
     if (!readable)
         log_line(LOG_ERROR, "the snapshot is not used: %s", r.reason);
     engine_keep_all(daemon->engine, true);
