@@ -63,7 +63,7 @@ address() { echo "10.213.7.$((10 + $1))"; }
 run() { # N init|main OPTION... - a container of that pod
     local n=$1 which=$2 arguments
     shift 2
-    mapfile -t arguments < <(python3 tests/package/pod.py "$manifest" "$n" "$work" "$which")
+    mapfile -d '' arguments < <(python3 tests/package/pod.py "$manifest" "$n" "$work" "$which")
     [ ${#arguments[@]} -gt 0 ] || return 1
     "${podman[@]}" run "$@" --network "ns:/run/netns/$tag-$n" --add-host "attnd-0.attnd-nodes:$(address 0)" --add-host "attnd-1.attnd-nodes:$(address 1)" \
         "${arguments[@]/#$image/$IMAGE}"
@@ -106,6 +106,7 @@ expect 'a sequence moves to the other pod, to the bit' "$held" "$(seen 1 "${ther
 expect 'and its old clients are told where it is' '410 http://attnd-1.attnd-nodes:8400' "$(get "http://$(address 0):8400/v1/sequences/$id" | jq -r '"\(.status) \(.location // .detail)"' | sed 's|/v1/.*||; s|^410 .*\(http://[^/ ]*\).*|410 \1|')"
 
 # ---- the end that a cluster gives a pod, and the next one on its volume
+end_pod() { "${podman[@]}" kill --signal TERM "$tag-1" >/dev/null && timeout "$grace" "${podman[@]}" wait "$tag-1" && "${podman[@]}" rm "$tag-1" >/dev/null; }
 "${podman[@]}" kill --signal TERM "$tag-1" >/dev/null
 until [ "$(probe 1 /readyz)" = 503 ]; do
     [ "$("${podman[@]}" inspect --format '{{.State.Running}}' "$tag-1")" = true ] || break
@@ -115,6 +116,13 @@ expect "it ends within $grace s, with 0" 0 "$(timeout "$grace" "${podman[@]}" wa
 "${podman[@]}" rm "$tag-1" >/dev/null
 start 1
 expect 'a new pod on its volume has the sequence, to the bit' "$held" "$(seen 1 "${there:-0}")"
+expect 'it ends again, with 0' 0 "$(end_pod)"
+chmod g-s "$work/state-1" # as a volume that was copied: the kubelet gives all of it to the group again
+run 1 init --rm
+expect 'what the kubelet opens to the group, the init container closes' 'snapshot ' \
+    "$(cd "$work/state-1/state" && ls snapshot) $(find "$work/state-1/state" -perm /077)"
+start 1
+expect 'a new pod on a volume that was copied has the sequence, to the bit' "$held" "$(seen 1 "${there:-0}")"
 
 # ---- the image for GPUs, where there is none
 if [ -n "$GPU_IMAGE" ]; then
@@ -142,4 +150,4 @@ if [ -n "$GPU_IMAGE" ]; then
 fi
 "${podman[@]}" rmi --force "localhost/$tag" "localhost/$tag-gpu" "localhost/$tag-base" >/dev/null 2>&1
 
-verdict "$([ -n "$GPU_IMAGE" ] && echo 22 || echo 13)"
+verdict "$([ -n "$GPU_IMAGE" ] && echo 25 || echo 16)"

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""pod.py MANIFEST N FOLDER (init|main) - what `podman run` is told for the Nth pod of the StatefulSet, an argument a line.
+"""pod.py MANIFEST N FOLDER (init|main) - what `podman run` is told for the Nth pod of the StatefulSet, each argument with a NUL behind it.
 
 Each thing that the pod's template says is translated; one that this does not know ends it, so that none is forgotten. Of volumes FOLDER has those that
-the kubelet would make, with the owner and mode that it gives them: claim-N, configuration, secrets."""
+the kubelet would make, with the owner and mode that it gives them: claim-N, configuration, secrets. With `init`, the start of a pod, what is on its claims is
+given to fsGroup, as the kubelet does it."""
 import os
 import shutil
 import sys
@@ -12,8 +13,20 @@ import yaml
 
 # What tells a kubelet when to do something, or the scheduler where: the script that calls this plays their part.
 ELSEWHERE = {"terminationGracePeriodSeconds", "automountServiceAccountToken", "enableServiceLinks", "securityContext", "initContainers", "containers", "volumes",
-             "nodeSelector", "tolerations"}
+             "nodeSelector", "tolerations", "topologySpreadConstraints"}
 OF_CONTAINER = {"startupProbe", "livenessProbe", "readinessProbe", "ports", "name", "image", "imagePullPolicy", "command"}
+
+
+def give_to_group(volume, group, policy):
+    """pkg/volume/volume_linux.go: the group may read and write everything, and what is made in a folder is the group's; the root comes last."""
+    root = os.stat(volume)
+    if policy == "OnRootMismatch" and root.st_gid == group and root.st_mode & 0o2770 == 0o2770:
+        return
+    for folder, folders, files in os.walk(volume, topdown=False):
+        for path in [f"{folder}/{name}" for name in files + folders if os.path.islink(f"{folder}/{name}") or name in files] + [folder]:
+            os.chown(path, -1, group, follow_symlinks=False)
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode & 0o7777 | (0o2770 if path == folder else 0o660))
 
 
 def known(found, all_known, where):
@@ -34,7 +47,7 @@ def main():
     known(container, OF_CONTAINER | {"env", "securityContext", "resources", "volumeMounts"}, which)
 
     of_pod, own = pod["securityContext"], container["securityContext"]
-    known(of_pod, {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "seccompProfile"}, "securityContext")
+    known(of_pod, {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy", "seccompProfile"}, "securityContext")
     known(own, {"allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities"}, "securityContext")
     assert of_pod["runAsNonRoot"] and of_pod["runAsUser"] > 0 and of_pod["seccompProfile"] == {"type": "RuntimeDefault"}, "as podman does it"
     group = of_pod["fsGroup"]
@@ -75,13 +88,16 @@ def main():
         else:
             path = f"{folder}/{mount['name']}-{number}"
             os.makedirs(path, exist_ok=True)
-            owned(path, 0o2775 if "claim" in volume else 0o2777)
+            if "claim" not in volume:
+                owned(path, 0o2777)
+            elif which == "init":
+                give_to_group(path, group, of_pod.get("fsGroupChangePolicy", "Always"))
         arguments.append(f"--volume={path}:{at}{option}")
     arguments.append(container["image"])
     arguments += container.get("command", [])
     if "command" in container:
         arguments.insert(0, "--entrypoint=")
-    print("\n".join(arguments))
+    print("\0".join(arguments), end="\0")
 
 
 main()
