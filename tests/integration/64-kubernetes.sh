@@ -50,3 +50,17 @@ done
 expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' "$WORK"/of-/core-StatefulSet-attnd.yaml >"$WORK/wrong.yaml"
     validate "$WORK/wrong.yaml" | tail -n 1)"
 finish
+# The kustomization that OPERATIONS shows, beside the folder: with its line for GPUs and without, and with a digest.
+mkdir -p "$WORK/beside/mine"
+cp -r packaging/kubernetes "$WORK/beside/kubernetes"
+mine=$WORK/beside/mine/kustomization.yaml digest=sha256:$(printf %064d 7)
+images_of() { # of the containers, as our renderer makes them and as kustomize does
+    $venv/bin/python tests/package/manifests.py images "$WORK/beside/mine"
+    ! kubectl kustomize --help 2>/dev/null | grep -q -e --output || kubectl kustomize "$WORK/beside/mine" 2>&1 | sed -n 's/^ *image: *//p' | sort -u
+}
+sed -n '/^# kustomization.yaml, in a folder of yours/,/^```$/p' docs/OPERATIONS.md | grep -v '^```' >"$mine"
+expect "the kustomization of one's own that OPERATIONS shows" registry.example/attnd:0.1.0-gpu "$(images_of | sort -u)"
+sed -i '/^components:/d' "$mine"
+expect 'the same, for processors' registry.example/attnd:0.1.0 "$(images_of | sort -u)"
+sed -i "s/newName: [^,}]*/&, digest: '$digest'/" "$mine"
+expect 'the same, of a digest' "registry.example/attnd@$digest" "$(images_of | sort -u)"

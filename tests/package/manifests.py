@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | same FOLDER KUBECTL, with [COMPONENT...] - the Kubernetes manifests,
-taken apart: all files of FOLDER, changed by components (gpu) and by kustomization.yaml, as `kubectl kustomize` does it.
+"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | same FOLDER KUBECTL | images FOLDER, with [COMPONENT...] - the Kubernetes
+manifests, taken apart: all files of FOLDER, changed by components (gpu) and by kustomization.yaml, as `kubectl kustomize` does it.
 
 split          a file for each core object: OUT/core-KIND-NAME.yaml
 check          that they fit each other, and that the route chooses the right node; prints ok and not ok
 configuration  attnd.jsonc of the ConfigMap
 render         all of them
 same           that KUBECTL makes the same of them, with each line of kustomization.yaml that is commented out
+images         of the containers, by FOLDER's kustomization.yaml as it is
 """
 import glob
 import os
@@ -49,7 +50,8 @@ def renamed(found, images):
             for image in images:
                 name, tag = container["image"].rsplit(":", 1)
                 if name == image["name"]:
-                    container["image"] = f"{image.get('newName', name)}:{image.get('newTag', tag)}"
+                    exactly = "@" + image["digest"] if "digest" in image else ":" + image.get("newTag", tag)
+                    container["image"] = image.get("newName", name) + exactly
 
 
 def loaded(path):
@@ -57,19 +59,27 @@ def loaded(path):
         return [o for o in yaml.safe_load_all(file) if o]
 
 
-def objects(folder, components=()):
-    files = [path for path in sorted(glob.glob(folder + "/*.yaml")) if not path.endswith("/kustomization.yaml")]
-    found = [o for path in files for o in loaded(path)]
-    for of in [f"{folder}/{component}" for component in components] + [folder]:
-        what = loaded(of + "/kustomization.yaml")[0]
-        unknown = set(what) - {"apiVersion", "kind", "resources", "patches", "images"}
-        assert not unknown, f"{of}: {unknown} is not known here"
-        for patch in [o for entry in what.get("patches", []) for o in loaded(f"{of}/{entry['path']}")]:
-            at = [i for i, o in enumerate(found) if (o["kind"], o["metadata"]["name"]) == (patch["kind"], patch["metadata"]["name"])]
-            assert len(at) == 1, (of, patch["kind"])
-            found[at[0]] = merged(found[at[0]], patch)
-        renamed(found, what.get("images", []))
+def rendered(folder, found=(), **instead):
+    """What FOLDER's kustomization.yaml makes of FOUND and of its resources: components first, then its own patches and images."""
+    what = loaded(folder + "/kustomization.yaml")[0] | instead
+    unknown = set(what) - {"apiVersion", "kind", "resources", "components", "patches", "images"}
+    assert not unknown, f"{folder}: {unknown} is not known here"
+    found = list(found)
+    for path in [f"{folder}/{name}" for name in what.get("resources", [])]:
+        found += rendered(path) if os.path.isdir(path) else loaded(path)
+    for component in what.get("components", []):
+        found = rendered(f"{folder}/{component}", found)
+    for patch in [o for entry in what.get("patches", []) for o in loaded(f"{folder}/{entry['path']}")]:
+        at = [i for i, o in enumerate(found) if (o["kind"], o["metadata"]["name"]) == (patch["kind"], patch["metadata"]["name"])]
+        assert len(at) == 1, (folder, patch["kind"])
+        found[at[0]] = merged(found[at[0]], patch)
+    renamed(found, what.get("images", []))
     return found
+
+
+def objects(folder, components=()):
+    files = [os.path.basename(path) for path in sorted(glob.glob(folder + "/*.yaml"))]
+    return rendered(folder, resources=[name for name in files if name != "kustomization.yaml"], components=components)
 
 
 def check_same(folder, kubectl, components):
@@ -78,11 +88,11 @@ def check_same(folder, kubectl, components):
         copy = shutil.copytree(folder, there + "/copy")
         with open(copy + "/kustomization.yaml", encoding="utf-8") as file:
             lines = file.read()
-        commented = dict(re.findall(r"^# (- (\S+\.yaml)|components: \[gpu\])", lines, re.M))
+        commented = dict(re.findall(r"^# (- (\S+\.yaml)|components: \[gpu\]|images: .*\])", lines, re.M))
         expect("kustomization.yaml has a line for each file, also for those that it leaves out", sorted(os.path.basename(p) for p in glob.glob(folder + "/*.yaml")),
                sorted(loaded(folder + "/kustomization.yaml")[0]["resources"] + [name for name in commented.values() if name] + ["kustomization.yaml"]))
         for line, name in commented.items():
-            if name or components:
+            if name or components or line.startswith("images"):
                 lines = lines.replace("# " + line, ("  " if name else "") + line)
         with open(copy + "/kustomization.yaml", "w", encoding="utf-8") as file:
             file.write(lines)
@@ -92,14 +102,20 @@ def check_same(folder, kubectl, components):
         def by_name(some):
             return sorted(some, key=lambda o: (o["kind"], o["metadata"]["name"]))
 
-        expect(f"kustomize makes the same, with {' '.join(components) or 'no component'}", True,
-               by_name(objects(folder, components)) == by_name(o for o in yaml.safe_load_all(made.stdout) if o))
+        same = by_name(rendered(copy)) == by_name(o for o in yaml.safe_load_all(made.stdout) if o)
+        expect(f"kustomize makes the same, with {' '.join(components) or 'no component'}", True, same)
+        expect("all lines of kustomization.yaml: the image has that name", {"registry.example/attnd:0.1.0" + "".join("-" + c for c in components)}, images(rendered(copy)))
 
 
 def one(all_objects, kind, name="attnd"):
     found = [o for o in all_objects if o["kind"] == kind and o["metadata"]["name"] == name]
     assert len(found) == 1, (kind, name)
     return found[0]
+
+
+def images(all_objects):
+    pod = one(all_objects, "StatefulSet")["spec"]["template"]["spec"]
+    return {c["image"] for c in pod["containers"] + pod["initContainers"]}
 
 
 def choose(route, path, headers):
@@ -156,6 +172,8 @@ def check_set(all_objects):
     expect("it is not root, and its root is read-only", [True, True, False, ["ALL"]],
            [security["runAsNonRoot"] and security["runAsUser"] > 0, container["securityContext"]["readOnlyRootFilesystem"],
             container["securityContext"]["allowPrivilegeEscalation"], container["securityContext"]["capabilities"]["drop"]])
+    # Always, the default, gives all files to the group for each new pod: the daemon refuses a snapshot that others can read.
+    expect("a volume is given to the group once", "OnRootMismatch", security.get("fsGroupChangePolicy"))
     text = one(all_objects, "ConfigMap")["data"]["attnd.jsonc"]
     seconds = sum(int(re.search(rf'"{key}": (\d+)', text).group(1)) for key in ("lame_duck_s", "deadline_s", "save_deadline_s"))
     expect("there is time for the drain", True, pod["spec"]["terminationGracePeriodSeconds"] >= seconds + 10)
@@ -171,25 +189,25 @@ def check_gpu(all_objects):
     container = pod["containers"][0]
     expect("a GPU for each", 1, container["resources"]["limits"]["nvidia.com/gpu"])
     expect("on nodes that have one, whatever keeps others away", [{"nvidia.com/gpu.present": "true"}, "nvidia.com/gpu"], [pod["nodeSelector"], pod["tolerations"][0]["key"]])
-    expect("both of its containers have the image for GPUs", {"registry.example/attnd:0.1.0-gpu"}, {c["image"] for c in pod["containers"] + pod["initContainers"]})
+    expect("both of its containers have the image for GPUs", {"attnd:0.1.0-gpu"}, images(all_objects))
     expect("what is not of the GPU stays", [["ALL"], 6], [container["securityContext"]["capabilities"]["drop"], len(container["volumeMounts"])])
 
 
 def main():
     action, folder, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
     out = arguments.pop(0) if action in ("split", "same") else None
-    all_objects = objects(folder, arguments)
+    all_objects = objects(folder, arguments) if action != "images" else []
     if action == "split":
         for o in all_objects:
-    # Always, the default, gives all files to the group for each new pod: the daemon refuses a snapshot that others can read.
-    expect("a volume is given to the group once", "OnRootMismatch", security.get("fsGroupChangePolicy"))
-            if o["apiVersion"] != "gateway.networking.k8s.io/v1":
+            if o["apiVersion"].partition("/")[0] not in ("gateway.networking.k8s.io", "monitoring.coreos.com"): # these have schemas of their own
                 with open(f"{out}/core-{o['kind']}-{o['metadata']['name']}.yaml", "w", encoding="utf-8") as file:
                     yaml.safe_dump(o, file)
     elif action == "configuration":
         print(one(all_objects, "ConfigMap")["data"]["attnd.jsonc"])
     elif action == "render":
         yaml.safe_dump_all(all_objects, sys.stdout)
+    elif action == "images":
+        print(*sorted(images(rendered(folder))))
     elif action == "same":
         check_same(folder, out, arguments)
     else:
