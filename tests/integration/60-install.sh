@@ -14,7 +14,7 @@ place install
 expect 'daemon, client, unit, user, demo, licence, documents, man pages' '' "$(have bin/attnd bin/attnctl lib/systemd/system/attnd.service \
     lib/sysusers.d/attnd.conf share/attnd/demo.jsonc share/attnd/demo-workload.json share/doc/attnd/LICENSE share/doc/attnd/NOTICE share/doc/attnd/README.md \
     share/doc/attnd/docs/API.md share/doc/attnd/docs/METRICS.md share/doc/attnd/CHANGELOG.md share/man/man8/attnd.8 share/man/man5/attnd.jsonc.5)"
-expect 'examples, with what makes the route' '' "$(for name in haproxy.cfg attnd.jsonc kubernetes/{kustomization,attnd,gateway,gpu/attnd}.yaml kubernetes/make_gateway.py; do
+expect 'examples, with what makes the route' '' "$(for name in haproxy.cfg attnd.jsonc kubernetes/{kustomization,attnd,gateway,podmonitor,gpu/attnd}.yaml kubernetes/make_gateway.py; do
     have "share/doc/attnd/examples/$name"
 done)"
 expect 'the route is made there' '' "$(python3 "$WORK/root/opt/a/share/doc/attnd/examples/kubernetes/make_gateway.py" 3 2>&1 | diff - packaging/kubernetes/gateway.yaml | head -3)"

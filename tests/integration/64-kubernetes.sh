@@ -21,7 +21,7 @@ if [ ! -x $venv/bin/kubernetes-validate ]; then
     lacks 'the manifests: kubernetes-validate cannot be had from PyPI'
     finish
 fi
-# What the folder has, and what the component changes for GPUs. The route is of the Gateway API, which has schemas of its own.
+# What the folder has, and what the component changes for GPUs. Route and PodMonitor have schemas of their own.
 attnctl=$(dirname "$ATTND")/attnctl
 (umask 077 && "$attnctl" --json key new somebody infer | jq '{keys: [.entry]}' >"$WORK/keys.json")
 mkdir -m 700 "$WORK/state"
@@ -37,6 +37,12 @@ for component in '' gpu; do
     done
     manifests check $component || FAILED=1
     manifests configuration $component | sed "s,/etc/attnd/keys/keys.json,$WORK/keys.json,; s,/var/lib/attnd/state,$WORK/state,; s,/var/cache/attnd,$WORK," >"$WORK/attnd.jsonc"
+    # Its memory: all that --check-config counts, with a pool that is the GPU's: no pool, but staging and the driver, and the history of the largest one.
+    limit=$(manifests memory $component)
+    "$ATTND" --config "$WORK/attnd.jsonc" --set pool.memory=0 --set backend.name=cpu ${component:+--set pool.bytes=126GiB} --check-config 2>/dev/null |
+        awk -v on_gpu="${component:+1}" '/^(pool, memory|host blocks|  together|history of blocks|the daemon|clients)/ && !(on_gpu && /^pool/) { for (i = 1; i <= NF; i++) if ($(i + 1) == "bytes") sum += $i; lines++ }
+            END { printf "%.0f %d\n", sum + (on_gpu ? (544 + 2048) * 1048576 : 0), lines + (on_gpu ? 1 : 0) }' >"$WORK/sum"
+    expect "its memory, $(cut -d' ' -f1 "$WORK/sum") bytes, fits into the limit" '6 1' "$(cut -d' ' -f2 "$WORK/sum") $(($(cut -d' ' -f1 "$WORK/sum") <= limit))"
     # A pool that is a share of a GPU's memory is not known before there is one.
     expect 'attnd takes the configuration' 0 "$(ATTND_NODE=2 "$ATTND" --config "$WORK/attnd.jsonc" --set pool.bytes=64MiB --set pool.memory=0 --set backend.name=cpu --set memory.bytes=256MiB \
         --check-config >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
@@ -47,9 +53,6 @@ for component in '' gpu; do
         echo 'skip what kustomize makes of it: no kubectl of 1.25 or later'
     fi
 done
-expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' "$WORK"/of-/core-StatefulSet-attnd.yaml >"$WORK/wrong.yaml"
-    validate "$WORK/wrong.yaml" | tail -n 1)"
-finish
 # The kustomization that OPERATIONS shows, beside the folder: with its line for GPUs and without, and with a digest.
 mkdir -p "$WORK/beside/mine"
 cp -r packaging/kubernetes "$WORK/beside/kubernetes"
@@ -64,3 +67,6 @@ sed -i '/^components:/d' "$mine"
 expect 'the same, for processors' registry.example/attnd:0.1.0 "$(images_of | sort -u)"
 sed -i "s/newName: [^,}]*/&, digest: '$digest'/" "$mine"
 expect 'the same, of a digest' "registry.example/attnd@$digest" "$(images_of | sort -u)"
+expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' "$WORK"/of-/core-StatefulSet-attnd.yaml >"$WORK/wrong.yaml"
+    validate "$WORK/wrong.yaml" | tail -n 1)"
+finish

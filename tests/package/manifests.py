@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | same FOLDER KUBECTL | images FOLDER, with [COMPONENT...] - the Kubernetes
+"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | memory FOLDER | same FOLDER KUBECTL | images FOLDER, with [COMPONENT...] - the Kubernetes
 manifests, taken apart: all files of FOLDER, changed by components (gpu) and by kustomization.yaml, as `kubectl kustomize` does it.
 
 split          a file for each core object: OUT/core-KIND-NAME.yaml
 check          that they fit each other, and that the route chooses the right node; prints ok and not ok
 configuration  attnd.jsonc of the ConfigMap
 render         all of them
+memory         the limit of the daemon's container, in bytes
 same           that KUBECTL makes the same of them, with each line of kustomization.yaml that is commented out
 images         of the containers, by FOLDER's kustomization.yaml as it is
 """
@@ -20,6 +21,9 @@ import sys
 import tempfile
 
 import yaml
+
+GPU_BYTES_MOST = 140 << 30  # of an H200
+VOLUME_BYTES_PER_S = 250e6
 
 failed = False
 
@@ -118,6 +122,11 @@ def images(all_objects):
     return {c["image"] for c in pod["containers"] + pod["initContainers"]}
 
 
+def bytes_of(quantity):
+    number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", quantity).groups()
+    return int(number) << {"Mi": 20, "Gi": 30}[unit]
+
+
 def choose(route, path, headers):
     """The backend of the first rule that matches: of the Gateway API, a header comes before no header here, since rules are in this order and
     regular expressions before prefixes."""
@@ -174,7 +183,16 @@ def check_set(all_objects):
             container["securityContext"]["allowPrivilegeEscalation"], container["securityContext"]["capabilities"]["drop"]])
     # Always, the default, gives all files to the group for each new pod: the daemon refuses a snapshot that others can read.
     expect("a volume is given to the group once", "OnRootMismatch", security.get("fsGroupChangePolicy"))
+    spread = pod["spec"].get("topologySpreadConstraints", [])
+    expect("pods are spread over nodes and zones, where they can be", [(key, "ScheduleAnyway", True) for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")],
+           [(s["topologyKey"], s["whenUnsatisfiable"], s["labelSelector"]["matchLabels"].items() <= labels.items()) for s in spread])
+    monitor = one(all_objects, "PodMonitor")["spec"]
+    expect("the PodMonitor finds the pods, and a port that is there", [True, True],
+           [monitor["selector"]["matchLabels"].items() <= labels.items(), {e["port"] for e in monitor["podMetricsEndpoints"]} <= ports])
     text = one(all_objects, "ConfigMap")["data"]["attnd.jsonc"]
+    threads = re.search(r'"threads": (\d+)', text)
+    if '"cuda"' not in text:
+        expect("as many threads as processors are requested", container["resources"]["requests"]["cpu"], threads and threads.group(1))
     seconds = sum(int(re.search(rf'"{key}": (\d+)', text).group(1)) for key in ("lame_duck_s", "deadline_s", "save_deadline_s"))
     expect("there is time for the drain", True, pod["spec"]["terminationGracePeriodSeconds"] >= seconds + 10)
     expect("the policy is of the pods, and of ports that are there", [True, True],
@@ -190,6 +208,13 @@ def check_gpu(all_objects):
     expect("a GPU for each", 1, container["resources"]["limits"]["nvidia.com/gpu"])
     expect("on nodes that have one, whatever keeps others away", [{"nvidia.com/gpu.present": "true"}, "nvidia.com/gpu"], [pod["nodeSelector"], pod["tolerations"][0]["key"]])
     expect("both of its containers have the image for GPUs", {"attnd:0.1.0-gpu"}, images(all_objects))
+    text = one(all_objects, "ConfigMap")["data"]["attnd.jsonc"]
+    pool = float(re.search(r'"memory": ([0-9.]+)', text).group(1)) * GPU_BYTES_MOST
+    storage = one(all_objects, "StatefulSet")["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+    expect("a full pool of the largest GPU has room in the volume", True, bytes_of(storage) >= pool * 1.25)
+    expect("and is saved in the time for that", True, int(re.search(r'"save_deadline_s": (\d+)', text).group(1)) >= pool / VOLUME_BYTES_PER_S)
+    probe = container["startupProbe"]
+    expect("and restored, twice as slow, before it counts as hanging", True, probe["periodSeconds"] * probe["failureThreshold"] >= 2 * pool / VOLUME_BYTES_PER_S + 60)
     expect("what is not of the GPU stays", [["ALL"], 6], [container["securityContext"]["capabilities"]["drop"], len(container["volumeMounts"])])
 
 
@@ -208,6 +233,8 @@ def main():
         yaml.safe_dump_all(all_objects, sys.stdout)
     elif action == "images":
         print(*sorted(images(rendered(folder))))
+    elif action == "memory":
+        print(bytes_of(one(all_objects, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]))
     elif action == "same":
         check_same(folder, out, arguments)
     else:
