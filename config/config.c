@@ -65,6 +65,7 @@ const char *const config_sharing_names[] = {"auto", "on", "off", NULL};
 
 #define AT(member) offsetof(struct config, member)
 
+static const char *const log_requests_names[] = {"off", "slow", "all", NULL};
 static const char *const off_on_names[] = {"off", "on", NULL};
 
 /* What q and o may be: the first of enum dtype. */
@@ -223,6 +224,10 @@ static const struct key keys[] = {
      "on: blocks of salted sequences are published too, with their salts"},
     {"log.level", KIND_ENUM, AT(log_level), 0, 0, "\"info\"", log_level_names, "error, warning, info, debug"},
     {"log.format", KIND_ENUM, AT(log_format), 0, 0, "\"text\"", log_format_names, "text, logfmt or json"},
+    {"log.requests", KIND_ENUM, AT(log_requests), 0, 0, "\"off\"", log_requests_names,
+     "a line at info for requests that succeed: off, slow (those that take longer than log.slow_ms) or all; at most 1000 a second"},
+    {"log.slow_ms", KIND_U32, AT(log_slow_ms), 0, 86400000, "1000", NULL,
+     "from the head of a request to the end of its answer, which a stream's is too; for log.requests=slow"},
 };
 /* clang-format on */
 

@@ -97,6 +97,9 @@ enum sharing {
     SHARING_OFF
 };
 
+/* Which requests that succeed have a line at info. */
+enum config_log_requests { LOG_REQUESTS_OFF, LOG_REQUESTS_SLOW, LOG_REQUESTS_ALL };
+
 struct config {
     struct config_listener listeners[CONFIG_LISTENERS_MAX];
     unsigned listener_count;
@@ -144,6 +147,8 @@ struct config {
     struct config_events events;
     enum log_level log_level;
     enum log_format log_format;
+    enum config_log_requests log_requests; /* of those that succeed; off: at debug only */
+    uint32_t log_slow_ms;
     struct config_origin *origins; /* owned: text and place of each key's value */
 };
 

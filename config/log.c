@@ -30,6 +30,12 @@ struct line {
     char bytes[LINE_BYTES_MAX];
 };
 
+/* What a line of no request says besides its message. */
+struct event {
+    const char *name, *reason; /* NULL: it has none */
+    int exit_code;             /* if there is a reason */
+};
+
 /* How many lines of a kind may still be logged this second. */
 struct kind {
     double second;
@@ -136,8 +142,8 @@ static void *run_writer(void *cookie)
             break;
         pthread_mutex_unlock(&all.mutex);
         if (empty && lost)
-            log_line(LOG_WARNING, "%llu lines of the log were dropped: nobody read it",
-                     (unsigned long long)lost);
+            log_event(LOG_WARNING, "lines_dropped", "%llu lines of the log were dropped: nobody read it",
+                      (unsigned long long)lost);
         else if (!empty)
             (void)write_line(line->bytes, line->n);
         pthread_mutex_lock(&all.mutex);
@@ -220,7 +226,7 @@ static void add_message(struct text *t, const char *message, bool quoted, size_t
     t->bytes[t->n] = '\0';
 }
 
-static void add_time(struct text *t, bool fractions)
+static void add_time(struct text *t)
 {
     struct timespec now;
     struct tm utc;
@@ -228,7 +234,12 @@ static void add_time(struct text *t, bool fractions)
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &utc);
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-    add(t, fractions ? "%s.%03ldZ" : "%sZ", text, now.tv_nsec / 1000000);
+    add(t, "%s.%03ldZ", text, now.tv_nsec / 1000000);
+}
+
+static void add_number(struct text *t, const char *name, int decimals, double value)
+{
+    add(t, all.format == LOG_JSON ? "\"%s\":%.*f," : "%s=%.*f ", name, decimals, value);
 }
 
 static void add_member(struct text *t, const char *name, const char *value, size_t n)
@@ -247,16 +258,31 @@ static void add_members(struct text *t, const struct log_about *about)
 {
     add_member(t, "method", about->method, MEMBER_BYTES_MAX);
     add_member(t, "path", about->path, (size_t)about->path_bytes);
+    add_member(t, "route", about->route, MEMBER_BYTES_MAX);
     add_member(t, "client", about->client, MEMBER_BYTES_MAX);
     add_member(t, "key", about->key, MEMBER_BYTES_MAX);
     if (about->status)
-        add(t, all.format == LOG_JSON ? "\"status\":%d," : "status=%d ", about->status);
+        add_number(t, "status", 0, about->status);
     add_member(t, "code", about->code, MEMBER_BYTES_MAX);
+    if (about->timed) {
+        add_number(t, "ms", 3, about->ms);
+        add_number(t, "bytes", 0, (double)about->bytes);
+    }
 }
 
-/* The whole line; `about`: NULL for what is about nothing but itself. */
+/* What happened, likewise. */
+static void add_event(struct text *t, const struct event *event)
+{
+    if (event->name)
+        add(t, all.format == LOG_JSON ? "\"event\":\"%s\"," : "event=%s ", event->name);
+    if (event->reason)
+        add_number(t, "exit_code", 0, event->exit_code);
+    add_member(t, "reason", event->reason, MEMBER_BYTES_MAX);
+}
+
+/* The whole line, of a request or of an event; the other is NULL. */
 static void make_line(struct text *t, enum log_level level, const struct log_about *about,
-                      const char *message)
+                      const struct event *event, const char *message)
 {
     char id[MEMBER_BYTES_MAX];
     const char *request = about ? id : NULL;
@@ -267,24 +293,28 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
     t->n = 0;
     if (all.format == LOG_JSON) {
         add(t, "{\"time\":\"");
-        add_time(t, true);
+        add_time(t);
         add(t, "\",\"level\":\"%s\",", name);
         if (request)
             add(t, "\"request\":\"%s\",", request);
         if (about)
             add_members(t, about);
+        if (event)
+            add_event(t, event);
         add(t, "\"msg\":\"");
         add_message(t, message, true, 2);
         add(t, "\"}");
     } else if (all.format == LOG_LOGFMT) {
         add(t, "time=");
-        add_time(t, true);
+        add_time(t);
         add(t, " level=%s", name);
         if (request)
             add(t, " request=%s", request);
         add(t, " ");
         if (about)
             add_members(t, about);
+        if (event)
+            add_event(t, event);
         add(t, "msg=\"");
         add_message(t, message, true, 1);
         add(t, "\"");
@@ -293,7 +323,7 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
             add(t, "<%c>", priorities[level]);
         else {
             add(t, "attnd: ");
-            add_time(t, false);
+            add_time(t);
             add(t, " %s ", name);
         }
         add_message(t, message, false, request ? strlen(request) + 11 : 0);
@@ -303,23 +333,45 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
     t->bytes[t->n++] = '\n'; /* add() left room for it */
 }
 
-void log_line(enum log_level level, const char *format, ...)
+static void __attribute__((format(printf, 3, 0)))
+say(enum log_level level, const struct event *event, const char *format, va_list args)
 {
     char message[LINE_BYTES_MAX];
     struct text text;
-    va_list args;
     if (level > all.threshold)
         return;
-    va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
-    va_end(args);
     if (all.to_sink) {
         if (all.sink)
             all.sink(level, message, all.cookie);
         return;
     }
-    make_line(&text, level, NULL, message);
+    make_line(&text, level, NULL, event, message);
     emit(text.bytes, text.n);
+}
+
+void log_line(enum log_level level, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(level, &(struct event){0}, format, args);
+    va_end(args);
+}
+
+void log_event(enum log_level level, const char *event, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(level, &(struct event){.name = event}, format, args);
+    va_end(args);
+}
+
+void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(level, &(struct event){.name = "stopped", .reason = reason, .exit_code = exit_code}, format, args);
+    va_end(args);
 }
 
 /* Whether another line of a kind may be logged now; *held_back: how many before could not. */
@@ -330,7 +382,7 @@ static bool may_log(unsigned kind, uint64_t *held_back)
     struct kind *k = &all.kinds[kind];
     if (now - k->second >= 1) {
         k->second = now;
-        k->left = LOG_KIND_PER_S;
+        k->left = kind == LOG_ANSWERED ? LOG_ANSWERED_PER_S : LOG_KIND_PER_S;
     }
     bool may = k->left > 0;
     *held_back = k->held_back;
@@ -346,7 +398,7 @@ void log_request(enum log_level level, unsigned kind, const struct log_about *ab
     struct text text;
     uint64_t held_back = 0;
     va_list args;
-    if (level > all.threshold || (kind < LOG_KINDS && !may_log(kind, &held_back)))
+    if (level > all.threshold || (all.threshold < LOG_DEBUG && !may_log(kind, &held_back)))
         return;
     va_start(args, format);
     int n = vsnprintf(message, sizeof message, format, args);
@@ -354,6 +406,6 @@ void log_request(enum log_level level, unsigned kind, const struct log_about *ab
     if (held_back && n > 0 && n < LINE_BYTES_MAX)
         snprintf(message + n, sizeof message - (size_t)n, "; %llu more like it were not logged",
                  (unsigned long long)held_back);
-    make_line(&text, level, about, message);
+    make_line(&text, level, about, NULL, message);
     emit(text.bytes, text.n);
 }

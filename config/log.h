@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* log.h - one line to stderr per event that an operator wants to know of. Any thread.
+/* log.h - one line to stderr per event that an operator wants to know of. Any thread. docs/OPERATIONS.md ("The log") is the reference.
  *
- *   text     attnd: 2026-11-21T05:16:29Z info listening on http://127.0.0.1:8400
- *   logfmt   time=2026-11-21T05:16:29.123Z level=info msg="listening on http://127.0.0.1:8400"
- *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","msg":"listening on http://127.0.0.1:8400"}
+ *   text     attnd: 2026-11-21T05:16:29.123Z info listening on http://127.0.0.1:8400
+ *   logfmt   time=2026-11-21T05:16:29.123Z level=info event=start msg="listening on http://127.0.0.1:8400"
+ *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","event":"start","msg":"listening on http://127.0.0.1:8400"}
  *
  * Where stderr is journald's, text has no name and time, which the journal has, but the priority (sd-daemon(3)):
  * "<6>listening on ...". A line that belongs to a request has its id: (request ID), request=ID, "request":"ID"; and in the latter two
- * method, path, client, key, status and code.
+ * what else struct log_about has.
  *
  * Nobody waits for whoever reads the log. From log_start() on a thread writes the lines; of those for which there
  * is no room, since nobody reads, it says later how many they were. */
 #ifndef CONFIG_LOG_H
 #define CONFIG_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum log_level { LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG, LOG_LEVEL_COUNT };
@@ -36,16 +37,27 @@ void log_stop(unsigned patience_ms);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* What a line is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id. NULL and 0
- * are left out. */
+/* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes. */
+void log_event(enum log_level level, const char *event, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* log_end: the last line: the event "stopped", with the exit code and why. */
+void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* What a line of a request is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id.
+ * NULL and 0 are left out. */
 struct log_about {
-    const char *id, *method, *path, *client, *key, *code;
+    const char *id, *method, *path, *route, *client, *key, *code;
     int path_bytes, status;
+    bool timed;     /* it has: */
+    double ms;      /* since its head was there */
+    uint64_t bytes; /* of the answer's body */
 };
 
-/* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below
- * LOG_KINDS; of LOG_KINDS all. The next one that is let through says how many were not. */
-enum { LOG_KINDS = 64, LOG_KIND_PER_S = 20 };
+/* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below LOG_ANSWERED, and
+ * LOG_ANSWERED_PER_S of that one. The next one that is let through says how many were not. Where the level is LOG_DEBUG, all are. */
+enum { LOG_ANSWERED = 64, LOG_KINDS, LOG_KIND_PER_S = 20, LOG_ANSWERED_PER_S = 1000 };
 void log_request(enum log_level level, unsigned kind, const struct log_about *about, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

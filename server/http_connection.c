@@ -449,6 +449,7 @@ static void send_part(struct connection *c)
         if (chunked)
             parts[n++] = uv_buf_init(c->chunk_head, (unsigned)bytes);
         parts[n++] = uv_buf_init(x->reply.buffer, (unsigned)x->reply.length);
+        x->sent_bytes += x->reply.length;
         if (chunked)
             parts[n++] =
                 x->more ? uv_buf_init(line_end, sizeof line_end - 1) : uv_buf_init(last, sizeof last - 1);
@@ -479,6 +480,7 @@ static void send_reply(struct connection *c)
     for (unsigned i = 0; i < x->tail_count; i++) /* libuv does not write to what it sends */
         parts[2 + i] = uv_buf_init((char *)(uintptr_t)x->tail[i].bytes, (unsigned)x->tail[i].n);
     bool headed = x->head.head_only || http_reply_is_bare(x->http_status);
+    x->sent_bytes = headed ? 0 : bytes;
     write_parts(c, parts, headed ? 1 : 2 + x->tail_count);
 }
 

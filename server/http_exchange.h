@@ -40,7 +40,8 @@ struct http_exchange {
     bool known;                /* its connection counts as one of somebody known; it has shown `key` */
     bool stranger;             /* it has shown a key that is none */
     const struct route *route; /* NULL: none, */
-    uint32_t route_number;     /* else its place among all routes */
+    const char *route_path;    /* else its path, with {id}, */
+    uint32_t route_number;     /* and its place among all routes */
     unsigned methods;          /* but one with these methods */
     uint64_t id;               /* in its path */
     http_sink sink;            /* takes the body as it comes; NULL: it is collected, */
@@ -62,6 +63,7 @@ struct http_exchange {
     struct http_text tail[HTTP_TAILS_MAX]; /* and what follows it, sent from where it lies, here: it
                                               stays there until finished is called */
     unsigned tail_count;
+    uint64_t sent_bytes;          /* of the body: what has been handed to be written */
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     const char *headers;          /* constant ones, in place of "Cache-Control: no-store"; NULL: that */
     bool deferred;                /* the handler will call http_answer() later */

@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <uv.h>
 
 enum { PHRASE_BYTES = 48, FRAMING_BYTES = 160 };
+static_assert((int)STATUS_COUNT < (int)LOG_ANSWERED, "each status is a kind of line of its own");
 
 /* What is wrong: what a JSON pointer points at, or a parameter of the query. */
 struct place {
@@ -27,16 +29,20 @@ static void make_ascii(char *text)
         *text = (unsigned char)*text < 0x80 ? *text : '?';
 }
 
-struct log_about http_log_about(const struct http_exchange *x)
+struct log_about http_log_about(const struct http_exchange *x, uint64_t took_ns)
 {
     return (struct log_about){.id = x->head.id,
                               .method = x->head.method_name,
                               .path = x->head.path.bytes,
                               .path_bytes = (int)x->head.path.n,
+                              .route = x->route_path,
                               .client = x->client,
                               .key = x->key && x->known ? x->key->name : NULL,
                               .status = x->http_status,
-                              .code = x->problem ? status_code(x->problem) : NULL};
+                              .code = x->problem ? status_code(x->problem) : NULL,
+                              .timed = true,
+                              .ms = (double)took_ns * 1e-6,
+                              .bytes = x->sent_bytes};
 }
 
 const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES])
@@ -95,7 +101,8 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     json_close(w, '}');
     json_raw(w, "\n");
     char whose[HTTP_WHOSE_BYTES];
-    const struct log_about about = http_log_about(x);
+    struct log_about about = http_log_about(x, uv_hrtime() - x->begun_ns);
+    about.bytes += w->length; /* sent next */
     log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), &about,
                 "refused %s %.*s from %s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
                 x->head.path.bytes, http_log_whose(x, whose), x->http_status, status_code(status), all);

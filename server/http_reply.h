@@ -32,8 +32,8 @@ void http_problem_with(struct http_exchange *x, int status, const char *detail, 
 enum { HTTP_WHOSE_BYTES = 256 };
 const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES]);
 
-/* http_log_about: what a line of the log says of an exchange; it points into it. */
-struct log_about http_log_about(const struct http_exchange *x);
+/* http_log_about(x, took_ns): what a line of the log says of an exchange, so long after it began; it points into it. */
+struct log_about http_log_about(const struct http_exchange *x, uint64_t took_ns);
 
 /* How the bytes behind a head come. */
 enum http_framing { HTTP_LENGTH, HTTP_CHUNKED, HTTP_UNTIL_CLOSE };

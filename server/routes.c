@@ -75,6 +75,7 @@ static void find_route(struct http_exchange *x)
                 continue;
             if (route->method == x->head.method) {
                 x->route = route;
+                x->route_path = route->path;
                 x->route_number = number;
                 return;
             }
@@ -739,6 +740,19 @@ void routes_finish(struct http_exchange *x, void *cookie)
     release_request(cookie, x->pending);
 }
 
+/* A line of the log for a request that has succeeded, as log.requests says; at debug each has one. */
+static void log_answered(const struct http_exchange *x, const struct config *config, uint64_t took_ns)
+{
+    bool slow = (double)took_ns * 1e-6 > config->log_slow_ms,
+         wanted =
+             config->log_requests == LOG_REQUESTS_ALL || (config->log_requests == LOG_REQUESTS_SLOW && slow);
+    char whose[HTTP_WHOSE_BYTES];
+    const struct log_about about = http_log_about(x, took_ns);
+    log_request(wanted ? LOG_INFO : LOG_DEBUG, LOG_ANSWERED, &about, "%s %.*s from %s: %d after %.3f ms",
+                x->head.method_name, (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose),
+                x->http_status, about.ms);
+}
+
 void routes_answered(struct http_exchange *x, void *cookie)
 {
     struct daemon_state *daemon = cookie;
@@ -747,11 +761,8 @@ void routes_answered(struct http_exchange *x, void *cookie)
     http_tally_note(daemon->tally, number, x->http_status, x->problem, took_ns);
     if (x->problem && x->key)
         atomic_fetch_add(&x->key->use.problems, 1);
-    char whose[HTTP_WHOSE_BYTES];
-    const struct log_about about = http_log_about(x);
-    log_request(LOG_DEBUG, LOG_KINDS, &about, "%s %.*s from %s: %d after %.3f ms", x->head.method_name,
-                (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status,
-                (double)took_ns * 1e-6);
+    if (!x->problem) /* http_problem() has told the log */
+        log_answered(x, daemon->config, took_ns);
 }
 
 /* End a deferred exchange in place of the engine. */

@@ -298,4 +298,24 @@ stop_daemon
 expect 'a log in JSON' '["warning","info","info","info"] "me"' \
     "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
 expect 'with what it is about' 'GET 404 not_found /nowhere"quoted"' "$(jq -r 'select(.request) | "\(.method) \(.status) \(.code) \(.path)"' "$WORK/log")"
+
+# Requests that succeed: at info, without debug, with figures as numbers.
+requests_logged() { jq -sc "[.[] | select(.request)] | $1" "$WORK/log"; }
+start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all
+sizes=$(for path in '/v1/sequences/7 -I' '/v1/sequences/7' '/v1/info' '/v1/sequences/8'; do
+    # shellcheck disable=SC2086 # an option
+    curl -s -o /dev/null -w '%{size_download}\n' "$URL"$path
+done | jq -sc .)
+sizes=$(jq -c ". + [$(curl -s -H 'Accept: application/x-ndjson' --json '{"trace":[{"prompt":4,"decode":2}]}' "$URL/v1/workloads" | wc -c)]" <<<"$sizes")
+stop_daemon
+expect 'an access log: each request once, refusals as warnings' '["warning","warning","info","warning","info"]' "$(requests_logged 'map(.level)')"
+expect 'with the route' '["/v1/sequences/{id}","/v1/sequences/{id}","/v1/info","/v1/sequences/{id}","/v1/workloads"]' "$(requests_logged 'map(.route)')"
+expect 'the bytes of the answer' "$(jq -c '.[1:]' <<<"$sizes")" "$(requests_logged '.[1:] | map(.bytes)')"
+expect 'and the time, a number' true "$(requests_logged 'all(.ms | type == "number" and . >= 0)')"
+for slow_ms in 0 86400000; do
+    start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=slow --set log.slow_ms=$slow_ms
+    curl -s -o /dev/null "$URL/v1/info"
+    stop_daemon
+    expect "a slow log, of more than $slow_ms ms" $((slow_ms == 0)) "$(requests_logged length)"
+done
 finish

@@ -93,22 +93,77 @@ START_TEST(what_a_line_is_about_are_members)
                                     .path_bytes = 5,
                                     .key = "alice",
                                     .status = 429,
-                                    .code = "quota_exceeded"};
+                                    .code = "quota_exceeded",
+                                    .route = "/a/{id}",
+                                    .timed = true,
+                                    .ms = 0.0625,
+                                    .bytes = 5000000000};
     log_init(LOG_INFO, LOG_LOGFMT);
     log_request(LOG_INFO, 7, &about, "refused");
-    ck_assert_ptr_nonnull(strstr(logged(),
-                                 " request=x method=\"GET\" path=\"/a\\\"b?\" key=\"alice\" status=429 "
-                                 "code=\"quota_exceeded\" msg=\"refused\"\n"));
+    ck_assert_ptr_nonnull(strstr(
+        logged(), " request=x method=\"GET\" path=\"/a\\\"b?\" route=\"/a/{id}\" key=\"alice\" status=429 "
+                  "code=\"quota_exceeded\" ms=0.062 bytes=5000000000 msg=\"refused\"\n"));
     log_init(LOG_INFO, LOG_JSON);
     log_request(LOG_INFO, 7, &about, "refused");
     cJSON *tree = cJSON_Parse(logged());
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "path")), "/a\"b?");
     ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "status")) == 429);
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "ms")) == 0.062);
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "bytes")) == 5e9);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "route")), "/a/{id}");
     ck_assert_ptr_null(cJSON_GetObjectItem(tree, "client"));
     cJSON_Delete(tree);
     log_init(LOG_INFO, LOG_TEXT);
     log_request(LOG_INFO, 7, &about, "refused");
     ck_assert_ptr_nonnull(strstr(logged(), " info refused (request x)\n"));
+}
+END_TEST
+
+START_TEST(events_have_a_name)
+{
+    log_init(LOG_INFO, LOG_LOGFMT);
+    log_event(LOG_DEBUG, "no", "not this");
+    log_event(LOG_INFO, "saved", "saved: %d", 5);
+    ck_assert_ptr_nonnull(strstr(logged(), "Z level=info event=saved msg=\"saved: 5\"\n"));
+    log_end(LOG_INFO, 0, "asked to end", "stopped");
+    ck_assert_ptr_nonnull(
+        strstr(logged(), " event=stopped exit_code=0 reason=\"asked to end\" msg=\"stopped\"\n"));
+    log_line(LOG_INFO, "plain");
+    ck_assert_ptr_nonnull(strstr(logged(), " level=info msg=\"plain\"\n"));
+    log_init(LOG_INFO, LOG_JSON);
+    log_end(LOG_WARNING, 1, "it has failed", "stopped");
+    cJSON *tree = cJSON_Parse(logged());
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "event")), "stopped");
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(tree, "reason")), "it has failed");
+    ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "exit_code")) == 1);
+    cJSON_Delete(tree);
+    log_init(LOG_INFO, LOG_TEXT);
+    log_event(LOG_INFO, "saved", "saved: 5");
+    const char *line = logged();
+    ck_assert_msg(strstr(line, "Z info saved: 5\n") && line[strlen("attnd: 2026-11-21T05:16:29")] == '.',
+                  "%s", line);
+}
+END_TEST
+
+/* Lines of 500 requests of a kind at a level. */
+static unsigned lines_of(enum log_level level, unsigned kind)
+{
+    static char all[65536];
+    unsigned lines = 0;
+    log_init(level, LOG_TEXT);
+    for (int i = 0; i < 500; i++)
+        log_request(LOG_INFO, kind, &(struct log_about){.id = "x"}, "again");
+    ssize_t n = read(ends[0], all, sizeof all);
+    for (ssize_t i = 0; i < n; i++)
+        lines += all[i] == '\n';
+    return lines;
+}
+
+START_TEST(answers_have_a_budget_of_their_own)
+{
+    ck_assert_uint_lt(lines_of(LOG_INFO, 5), 500);
+    ck_assert_uint_eq(lines_of(LOG_INFO, LOG_ANSWERED), 500);
+    ck_assert_uint_eq(lines_of(LOG_DEBUG, 5), 500); /* all, at debug */
 }
 END_TEST
 
@@ -195,6 +250,8 @@ TCase *log_case(void)
     tcase_add_test(tc, json_is_json_whatever_is_said);
     tcase_add_test(tc, logfmt_has_names_and_values);
     tcase_add_test(tc, what_a_line_is_about_are_members);
+    tcase_add_test(tc, events_have_a_name);
+    tcase_add_test(tc, answers_have_a_budget_of_their_own);
     tcase_add_test(tc, a_long_text_keeps_its_request);
     tcase_add_test(tc, a_kind_has_so_many_lines_a_second);
     tcase_add_test(tc, nobody_waits_for_who_does_not_read);
