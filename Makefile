@@ -236,7 +236,7 @@ WATCHED := malloc calloc aligned_alloc free \
            swap_ledger_init swap_ledger_park swap_ledger_unpark swap_ledger_detach swap_ledger_attach \
            step_begin step_skip step_submit step_retire unwritten_is_seen \
            reservation_run reservation_run_fork reservation_note_run reservation_end_run \
-           workload_release workload_destroy sequence_ops_add_lease swapping_create sequences_note_reaped backend_ops_parameters log_line
+           workload_release workload_destroy sequence_ops_add_lease swapping_create sequences_note_reaped backend_ops_parameters log_line log_event
 
 $(B)/tests/engine_simulation: $(call object,$(filter-out %/allocator_model.c,$(SIMULATION_SOURCES))) $(B)/daemon.a
 	$(say) LD $@

@@ -828,11 +828,11 @@ static void note_slow(struct steps *x, const struct step *s)
     if (limit == 0 || cost.seconds < limit || now - x->slow_noted_s < 1)
         return;
     x->slow_noted_s = now;
-    log_line(LOG_WARNING,
-             "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
-             "GB/s (roof %.1f)",
-             (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,
-             (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
+    log_event(LOG_WARNING, "slow_step",
+              "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
+              "GB/s (roof %.1f)",
+              (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,
+              (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
 }
 
 static void note_figures(struct steps *x, const struct step *s, double idle_s)

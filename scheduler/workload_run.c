@@ -1338,9 +1338,8 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
     charge_key(d, w, parent, d->running[i].row); /* they count for themselves now */
 }
 
-/* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
-/* Tell the log how a workload has ended. */
-static void log_end(const struct workload *w, const char *how)
+/* Tell the log how a workload has ended; `cut`: with the daemon. */
+static void log_ended(const struct workload *w, const char *how, bool cut)
 {
     static const char *const why[] = {
 #define XX(constant, name, words) words,
@@ -1348,16 +1347,19 @@ static void log_end(const struct workload *w, const char *how)
 #undef XX
     };
     const struct workload_report *r = &w->report;
-    log_line(LOG_INFO, "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
-             (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
-             (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
+    cut |= r->reason == WORKLOAD_BY_DRAIN || r->reason == WORKLOAD_BY_FAILURE;
+    log_event(cut ? LOG_WARNING : LOG_INFO, "workload_ended",
+              "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
+              (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
+              (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
 }
 
+/* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
 static void finish_workload(struct workload_run *d, struct workload *w, enum workload_state state)
 {
     if (w->report.state == WORKLOAD_RUNNING)
         w->report.wall_s = d->o.state->now_s - w->started_s;
-    log_end(w, state == WORKLOAD_CANCELLED ? "was cancelled" : "has finished");
+    log_ended(w, state == WORKLOAD_CANCELLED ? "was cancelled" : "has finished", false);
     w->ends = true;
     w->ends_at = 0;
     w->ends_as = state;
@@ -1796,9 +1798,9 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->has_account = true;
     tenants_add(sequences_tenants(state->sequences), w->key, 0, 1, 0);
     w->started_s = w->watched_s = d->o.state->now_s;
-    log_line(LOG_INFO, "workload %llu begins%s%s: %u sequences, %llu tokens",
-             (unsigned long long)w->report.id, w->report.owner[0] ? ", of the key " : "", w->report.owner,
-             w->report.sequences, (unsigned long long)w->report.tokens);
+    log_event(LOG_INFO, "workload_begun", "workload %llu begins%s%s: %u sequences, %llu tokens",
+              (unsigned long long)w->report.id, w->report.owner[0] ? ", of the key " : "", w->report.owner,
+              w->report.sequences, (unsigned long long)w->report.tokens);
     d->changed = true;
     tell(d, w, request);
     return 0;
@@ -2066,7 +2068,7 @@ void workload_run_destroy(struct workload_run *d)
         struct workload *w = d->workloads[i];
         if (w && !w->ends && !has_ended(w)) {
             w->report.wall_s = d->o.state->now_s - w->started_s;
-            log_end(w, "is cut off by the end of the daemon");
+            log_ended(w, "is cut off by the end of the daemon", true);
         }
         workload_destroy(w);
     }

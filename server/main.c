@@ -374,8 +374,9 @@ static void on_drain_deadline(uv_timer_t *timer)
     uint32_t streamed = d->state.overdue ? 0 : routes_streamed(&d->state);
     d->state.overdue = true;
     if (streamed) {
-        log_line(LOG_WARNING, "the drain's deadline passed: %u streamed workload%s cancelled", streamed,
-                 streamed == 1 ? " is" : "s are");
+        log_event(LOG_WARNING, "drain_deadline",
+                  "the drain's deadline passed: %u streamed workload%s cancelled", streamed,
+                  streamed == 1 ? " is" : "s are");
         d->cut = true;
         uv_timer_start(timer, on_drain_deadline, REPORTS_MS, 0);
         return;
@@ -383,7 +384,7 @@ static void on_drain_deadline(uv_timer_t *timer)
     uint32_t cut = http_connections_cut(d->connections);
     cut += d->managers ? http_connections_cut(d->managers) : 0;
     cut += registered_cut(d->registered);
-    log_line(LOG_WARNING, "the drain's deadline passed: %u connections were cut", cut);
+    log_event(LOG_WARNING, "drain_deadline", "the drain's deadline passed: %u connections were cut", cut);
     d->cut |= cut > 0;
 }
 
@@ -438,9 +439,12 @@ static void drain(uint32_t deadline_s, void *cookie)
     }
     service_notify("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%llu",
                    (unsigned long long)(lame_duck_s + deadline_s + STOP_SPARE_S) * 1000000);
-    if (deadline_s || lame_duck_s)
-        log_line(LOG_INFO, "draining: clients are served for %u s more, and what is under way then has %u s",
-                 lame_duck_s, deadline_s);
+    char has[32] = "as long as it takes";
+    if (deadline_s)
+        snprintf(has, sizeof has, "%u s", deadline_s);
+    log_event(LOG_INFO, "drain",
+              "draining: clients are served for %u s more, and what is under way then has %s", lame_duck_s,
+              has);
     if (!again && lame_duck_s)
         uv_timer_start(&d->lame_duck, on_lame_duck_end, (uint64_t)lame_duck_s * 1000, 0);
     else if (!uv_is_active((uv_handle_t *)&d->lame_duck))
@@ -464,7 +468,7 @@ static void reload_keys(struct daemon *d)
     struct api_key *key;
     unsigned ended = 0;
     if (keys_reload(d->state.keys, reason) != 0) {
-        log_line(LOG_ERROR, "SIGHUP: the keys stay as they are: %s", reason);
+        log_event(LOG_ERROR, "keys_refused", "SIGHUP: the keys stay as they are: %s", reason);
         return;
     }
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
@@ -475,8 +479,8 @@ static void reload_keys(struct daemon *d)
         ended++;
     }
     registered_renew(d->registered);
-    log_line(LOG_INFO, "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
-             keys_count(d->state.keys) == 1 ? "key" : "keys", ended, ended == 1 ? "is" : "are");
+    log_event(LOG_INFO, "keys_read", "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
+              keys_count(d->state.keys) == 1 ? "key" : "keys", ended, ended == 1 ? "is" : "are");
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -491,19 +495,21 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     }
     if (d->starting) { /* nobody is served yet; files of the kernel cache are renamed when whole */
-        log_line(LOG_INFO, "signal %d while starting: stopped", number);
+        log_end(LOG_INFO, EXIT_OK, "signal while starting", "signal %d while starting: stopped: exit code %d",
+                number, EXIT_OK);
         end_now(EXIT_OK);
     }
     uint64_t now = uv_hrtime();
     if (d->signalled_ns && now - d->signalled_ns < SAME_SIGNAL_NS)
         return;
     if (d->state.leaving) {
-        log_line(LOG_WARNING, "second signal %d: ending at once%s", number,
-                 d->state.outlasting ? ", and saving nothing" : "");
+        log_end(LOG_WARNING, EXIT_RUNTIME, "second signal",
+                "second signal %d: ending at once%s: exit code %d", number,
+                d->state.outlasting ? ", and saving nothing" : "", EXIT_RUNTIME);
         end_now(EXIT_RUNTIME);
     }
     d->signalled_ns = now;
-    log_line(LOG_INFO, "signal %d: draining", number);
+    log_event(LOG_INFO, "signal", "signal %d: draining", number);
     drain(d->state.config->drain_deadline_s, d);
 }
 
@@ -584,7 +590,7 @@ static void on_watch(uv_timer_t *timer)
     d->watched = call;
     if (d->watches <= WATCHES || d->state.given_up)
         return;
-    log_line(LOG_ERROR, "the backend has failed: %s", why);
+    log_event(LOG_ERROR, "backend_failed", "the backend has failed: %s", why);
     engine_give_up(d->engine, why);
     routes_give_up(&d->state, why);
     registered_give_up(d->registered, why);
@@ -1157,16 +1163,27 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
 static void log_listeners(const struct daemon *d)
 {
     for (unsigned i = 0; i < d->state.config->listener_count; i++)
-        log_line(LOG_INFO, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
-                 http_listener_url(d->listeners[i]));
+        log_event(LOG_INFO, "listening", "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
+                  http_listener_url(d->listeners[i]));
     if (d->management)
-        log_line(LOG_INFO, "management on %s", http_listener_url(d->management));
+        log_event(LOG_INFO, "listening", "management on %s", http_listener_url(d->management));
     if (d->registered)
-        log_line(LOG_INFO, "registered memory on %s", d->state.config->transport.address);
+        log_event(LOG_INFO, "listening", "registered memory on %s", d->state.config->transport.address);
     kv_publisher_log(d->publisher);
     if (d->state.keys)
-        log_line(LOG_INFO, "%u %s", keys_count(d->state.keys),
-                 keys_count(d->state.keys) == 1 ? "key" : "keys");
+        log_event(LOG_INFO, "keys_read", "%u %s", keys_count(d->state.keys),
+                  keys_count(d->state.keys) == 1 ? "key" : "keys");
+}
+
+/* Why the daemon ends, for the log, and *code, its exit code. */
+static const char *why_ended(const struct daemon *d, bool saved, enum exit_code *code)
+{
+    const char *failure = engine_failure(d->state.engine) ? "the backend has failed"
+                          : d->cut                        ? "the drain's deadline cut what was under way"
+                          : !saved                        ? "not all sequences were saved"
+                                                          : NULL;
+    *code = failure ? EXIT_RUNTIME : EXIT_OK;
+    return failure ? failure : "asked to end";
 }
 
 static enum exit_code serve(const struct config *config)
@@ -1223,7 +1240,8 @@ static enum exit_code serve(const struct config *config)
     d.state.completed = &d.completed;
     if (code == EXIT_OK)
         code = restore(&d);
-    bool restored = code == EXIT_OK, has_served = false;
+    const char *why = NULL; /* it has served, and ends */
+    bool restored = code == EXIT_OK;
     if (restored)
         code = open_server(&d, options, &management, &transport);
     if (restored && code != EXIT_OK)
@@ -1236,9 +1254,8 @@ static enum exit_code serve(const struct config *config)
         tell_service(&d);
         uv_run(&d.loop, UV_RUN_DEFAULT);
         uv_timer_stop(&d.trimmer); /* no worker looks at the engine while it ends */
-        has_served = true;
         bool saved = d.state.given_up || save(&d);
-        code = d.cut || !saved || engine_failure(d.state.engine) ? EXIT_RUNTIME : EXIT_OK;
+        why = why_ended(&d, saved, &code);
     }
     if (code == EXIT_LEFT)
         code = EXIT_OK;
@@ -1253,10 +1270,11 @@ static enum exit_code serve(const struct config *config)
     keys_destroy(d.state.keys);
     close_loop(&d);
     json_arena_remove();
-    if (has_served)
-        log_line(LOG_INFO, "stopped; the longest turns of the loop took %.3f, %.3f and %.3f ms",
-                 d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
-                 d.state.longest_turns_s[2] * 1e3);
+    if (why)
+        log_end(code == EXIT_OK ? LOG_INFO : LOG_WARNING, code, why,
+                "stopped: exit code %d, %s; the longest turns of the loop took %.3f, %.3f and %.3f ms", code,
+                why, d.state.longest_turns_s[0] * 1e3, d.state.longest_turns_s[1] * 1e3,
+                d.state.longest_turns_s[2] * 1e3);
     log_stop(LOG_PATIENCE_MS);
     return code;
 }

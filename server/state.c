@@ -187,7 +187,8 @@ int state_swap_file(const struct state *s, uint64_t bytes, int *result, char rea
 /* There is no other way out of a driver that hangs. */
 static _Noreturn void give_up(const struct daemon_state *daemon)
 {
-    log_line(LOG_ERROR, "nothing more is saved or restored: %s", daemon->given_up);
+    log_end(LOG_ERROR, EXIT_FAILURE, "the backend has failed",
+            "nothing more is saved or restored: %s: exit code %d", daemon->given_up, EXIT_FAILURE);
     log_stop(PATIENCE_MS);
     _exit(EXIT_FAILURE);
 }
@@ -513,11 +514,12 @@ static bool was_killed(const struct state *s)
     if (n <= (ssize_t)front || strncmp(text, MARK, front) != 0)
         return false;
     text[front + strspn(text + front, "0123456789-:TZ")] = '\0';
-    log_line(LOG_WARNING,
-             "the daemon before this one, which served since %s, saved nothing at its end (it was killed, or "
-             "failed): "
-             "the sequences that it had are lost",
-             text + front);
+    log_event(
+        LOG_WARNING, "sequences_lost",
+        "the daemon before this one, which served since %s, saved nothing at its end (it was killed, or "
+        "failed): "
+        "the sequences that it had are lost",
+        text + front);
     return true;
 }
 
@@ -791,8 +793,8 @@ static bool save_all(struct saving *s)
         return false;
     }
     s->published = true;
-    log_line(LOG_INFO, "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
-             (unsigned long long)(bytes >> 20));
+    log_event(LOG_INFO, "saved", "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
+              (unsigned long long)(bytes >> 20));
     return s->whole + s->gone == count;
 }
 
@@ -824,7 +826,7 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     } else if (!good) {
         log_line(LOG_ERROR, "nothing is saved: no memory");
     } else if (s.count == 0) {
-        log_line(LOG_INFO, "saved: there are no sequences");
+        log_event(LOG_INFO, "saved", "saved: there are no sequences");
     } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
         name_left(&s, 0, s.count);
         good = false;
@@ -1025,8 +1027,8 @@ static bool restore_all(struct restoring *r)
     r->daemon->not_restored = count - r->restored;
     if (r->daemon->leaving)
         return false;
-    log_line(LOG_INFO, "restored: %u of %u sequences, %llu MiB", r->restored, count,
-             (unsigned long long)(r->bytes >> 20));
+    log_event(LOG_INFO, "restored", "restored: %u of %u sequences, %llu MiB", r->restored, count,
+              (unsigned long long)(r->bytes >> 20));
     return true;
 }
 

@@ -298,6 +298,8 @@ stop_daemon
 expect 'a log in JSON' '["warning","info","info","info"] "me"' \
     "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
 expect 'with what it is about' 'GET 404 not_found /nowhere"quoted"' "$(jq -r 'select(.request) | "\(.method) \(.status) \(.code) \(.path)"' "$WORK/log")"
+expect 'its events have names, its end a code' '["listening","signal","drain","stopped"] 0 asked to end' \
+    "$(jq -sc '[.[].event | values]' "$WORK/log") $(jq -r 'select(.event == "stopped") | "\(.exit_code) \(.reason)"' "$WORK/log")"
 
 # Requests that succeed: at info, without debug, with figures as numbers.
 requests_logged() { jq -sc "[.[] | select(.request)] | $1" "$WORK/log"; }

@@ -57,8 +57,9 @@ wait $streaming
 expect 'and its report says why it ended, and how far it was' '["cancelled","drain",1,2]' \
     "$(tail -n 1 "$WORK/stream" | jq -c '[.state, .reason, .sequences.finished, .tokens.done]')"
 eventually has_logged 'workload 1 was cancelled'
+expect 'the last line says how it ended' "warning stopped: exit code 1, the drain's deadline cut what was under way" "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
 expect 'so does the log' "the drain's deadline passed: 1 streamed workload is cancelled,workload 1 was cancelled since the daemon ends: 1 of 2 sequences, 2 of 4 tokens" \
-    "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
+    "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline passed.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
 start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600
 rm "$WORK/stream"
 stream '{"trace":[{"prompt":4,"decode":2},{"arrival_s":2,"prompt":4,"decode":2}]}' >"$WORK/stream" &
@@ -76,8 +77,8 @@ curl -s -o /dev/null --json '{"sequences":[{"count":2,"prompt":4,"decode":3}],"a
 curl -s -o /dev/null "$URL/v1/sequences/77"
 stop_daemon
 expect 'a workload in the background does not hold the end' 0 $?
-expect 'the last line is that it has stopped' stopped "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* info \([a-z]*\);.*/\1/')"
-expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,info workload 1 is cut off by the end of the daemon' \
-    "$(logged info | grep '^info workload' | sed 's/ after .*//' | paste -sd,)"
-expect 'and, where that is wanted, each request' 'debug POST /v1/workloads from 127.0.0.1: 202,warning refused GET /v1/sequences/77 from 127.0.0.1: 404,debug GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|warning\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
+expect 'the last line is that it has stopped' 'info stopped: exit code 0, asked to end' "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
+expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,warning workload 1 is cut off by the end of the daemon' \
+    "$(logged '[a-z]*' | grep '^[a-z]* workload' | sed 's/ after .*//' | paste -sd,)"
+expect 'and, where that is wanted, each request once' 'debug POST /v1/workloads from 127.0.0.1: 202,warning refused GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|warning\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
 finish

@@ -37,7 +37,7 @@ curl -s -o /dev/null --json '{"sequences":[9],"layer":0,"k":[[[1,1,1,1,1,1,1,1]]
 before=$(listed) attended=$(seen 7 8 10) physical=$(curl -s "$URL/stats" | jq .pool.tokens_physical)
 stop_daemon
 expect 'the daemon ends cleanly' 0 $?
-expect 'which it says before it says that it has stopped' 'saved:,stopped;' "$(tail -n 2 "$WORK/log" | sed 's/^attnd: [^ ]* info \([a-z]*.\).*/\1/' | paste -sd,)"
+expect 'which it says before it says that it has stopped' 'saved:,stopped:' "$(tail -n 2 "$WORK/log" | sed 's/^attnd: [^ ]* info \([a-z]*.\).*/\1/' | paste -sd,)"
 expect 'and has saved them' 'info saved: 5 of 5 sequences, 0 MiB' "$(logged saved:)"
 expect 'in one file, its own' '600 snapshot' "$(stat -c %a "$folder/snapshot") $(files)"
 cp "$folder/snapshot" "$WORK/first"
