@@ -2,8 +2,8 @@
 /* log.h - one line to stderr per event that an operator wants to know of. Any thread. docs/OPERATIONS.md ("The log") is the reference.
  *
  *   text     attnd: 2026-11-21T05:16:29.123Z info listening on http://127.0.0.1:8400
- *   logfmt   time=2026-11-21T05:16:29.123Z level=info event=start msg="listening on http://127.0.0.1:8400"
- *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","event":"start","msg":"listening on http://127.0.0.1:8400"}
+ *   logfmt   time=2026-11-21T05:16:29.123Z level=info event=listening msg="listening on http://127.0.0.1:8400"
+ *   json     {"time":"2026-11-21T05:16:29.123Z","level":"info","event":"listening","msg":"listening on http://127.0.0.1:8400"}
  *
  * Where stderr is journald's, text has no name and time, which the journal has, but the priority (sd-daemon(3)):
  * "<6>listening on ...". A line that belongs to a request has its id: (request ID), request=ID, "request":"ID"; and in the latter two
