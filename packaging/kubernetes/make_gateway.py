@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""make_gateway.py NODES - print gateway.yaml for so many daemons: a Service for each, and the route that chooses between them.
+"""make_gateway.py NODES - print gateway.yaml for so many daemons: a Service for each, and the routes that choose between them.
 
-A request goes to the node that X-Attnd-Node names ("n1", as every answer has it); without it to the node of the id in its path, which is id >> 40; else
-to any that is ready. Gateways calculate nothing, so the ids of a node are a regular expression.
+A request goes to the node of the id in its path, which is id >> 40; without one to the node that X-Attnd-Node names ("n1", as every answer has it); else
+to any that is ready. Gateways calculate nothing, so the ids of a node are a regular expression. An HTTPRoute takes 16 rules: a node is one rule, and
+beyond 15 nodes there are more routes, attnd-1 and on. A Gateway takes all routes that name it as one list.
 """
 import argparse
 import sys
 
 NODES_MAX = 8192
+ROUTE_NODES_MAX = 15  # of 16 rules, as the Gateway API has it; one is for any node
 FIRST = 1 << 40
 LAST_ID = (1 << 53) - 1
 
@@ -56,6 +58,35 @@ def backend(name):
     return f"      backendRefs:\n        - {{name: {name}, port: 8400}}\n"
 
 
+def route(first, end):
+    """The nodes from first to end - 1; the first route has the rule for any, too."""
+    name = f"attnd-{first // ROUTE_NODES_MAX}" if first else "attnd"
+    out = f"""---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata:
+  name: {name}
+  labels: {{app.kubernetes.io/name: attnd}}
+spec:
+  parentRefs:
+    - {{name: attnd}}
+  rules:
+"""
+    for node in range(first, end):
+        out += f"""    - matches:
+        - headers:
+            - {{type: Exact, name: X-Attnd-Node, value: n{node}}}
+        - path:
+            type: RegularExpression
+            value: '{paths(node)}'
+{backend(f"attnd-{node}")}"""
+    if first == 0:
+        out += """    - matches:
+        - path: {type: PathPrefix, value: /}
+""" + backend("attnd")
+    return out
+
+
 def nodes(text):
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= NODES_MAX:
         raise argparse.ArgumentTypeError(f"wants an integer in 1..{NODES_MAX}, has {text!r}")
@@ -68,10 +99,11 @@ def main():
     parser.add_argument("nodes", metavar="NODES", type=nodes, help="replicas of the StatefulSet in attnd.yaml")
     count = parser.parse_args().nodes
     out = """# SPDX-License-Identifier: Apache-2.0
-# gateway.yaml - made by make_gateway.py %d, for as many daemons as attnd.yaml has: a Service for each, and the route that chooses between them.
+# gateway.yaml - made by make_gateway.py %d, for as many daemons as attnd.yaml has: a Service for each, and what chooses between them.
 #
 # The Gateway is called attnd, and is yours: it has the certificate and the address. It has to match a regular expression with the whole path, and to prefer
-# one to the prefix / (the specification leaves both to it). A request that comes to the wrong node is 421.
+# one to the prefix / (the specification leaves both to it). A request that comes to the wrong node is 421. Without `hostnames` the routes take requests for
+# every host of the Gateway: write yours into each route's spec, or let the Gateway's listener have it.
 """ % count
     for node in range(count):
         out += f"""---
@@ -86,31 +118,8 @@ spec:
   ports:
     - {{name: http, port: 8400, targetPort: http}}
 """
-    out += """---
-apiVersion: gateway.networking.k8s.io/v1
-kind: HTTPRoute
-metadata:
-  name: attnd
-  labels: {app.kubernetes.io/name: attnd}
-spec:
-  parentRefs:
-    - {name: attnd}
-  rules:
-"""
-    for node in range(count):
-        out += f"""    - matches:
-        - headers:
-            - {{type: Exact, name: X-Attnd-Node, value: n{node}}}
-{backend(f"attnd-{node}")}"""
-    for node in range(count):
-        out += f"""    - matches:
-        - path:
-            type: RegularExpression
-            value: '{paths(node)}'
-{backend(f"attnd-{node}")}"""
-    out += """    - matches:
-        - path: {type: PathPrefix, value: /}
-""" + backend("attnd")
+    for first in range(0, count, ROUTE_NODES_MAX):
+        out += route(first, min(first + ROUTE_NODES_MAX, count))
     sys.stdout.write(out)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The manifests, for processors and with the component for GPUs: core objects are what Kubernetes takes, the configuration in them is what attnd takes, and the
-# route's expressions choose the node whose id it is, for the ends of every range and for numbers at random.
+# routes' expressions choose the node whose id it is, for the ends of every range and for numbers at random.
 . tests/integration/lib.sh
 venv=build/venv-kubernetes
 if [ ! -x $venv/bin/kubernetes-validate ]; then
@@ -27,6 +27,11 @@ attnctl=$(dirname "$ATTND")/attnctl
 mkdir -m 700 "$WORK/state"
 manifests() { $venv/bin/python tests/package/manifests.py "$1" packaging/kubernetes "${@:2}"; }
 validate() { $venv/bin/kubernetes-validate -k 1.28 --strict --quiet "$1" >"$WORK/said" 2>&1; local code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code; }
+for nodes in 1 8 15 16 40; do # 16: a second route
+    echo "# $nodes nodes"
+    python3 packaging/kubernetes/make_gateway.py $nodes >"$WORK/gateway-$nodes.yaml"
+    $venv/bin/python tests/package/manifests.py routes "$WORK/gateway-$nodes.yaml" $nodes || FAILED=1
+done
 for component in '' gpu; do
     echo "# ${component:-processors}"
     out=$WORK/of-$component

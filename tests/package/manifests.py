@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | memory FOLDER | same FOLDER KUBECTL | images FOLDER, with [COMPONENT...] - the Kubernetes
+"""manifests.py split FOLDER OUT | check FOLDER | configuration FOLDER | render FOLDER | memory FOLDER | same FOLDER KUBECTL | images FOLDER, with [COMPONENT...], or routes FILE NODES - the Kubernetes
 manifests, taken apart: all files of FOLDER, changed by components (gpu) and by kustomization.yaml, as `kubectl kustomize` does it.
 
 split          a file for each core object: OUT/core-KIND-NAME.yaml
@@ -10,6 +10,7 @@ render         all of them
 memory         the limit of the daemon's container, in bytes
 same           that KUBECTL makes the same of them, with each line of kustomization.yaml that is commented out
 images         of the containers, by FOLDER's kustomization.yaml as it is
+routes         that those of FILE, a gateway.yaml, choose the right one of so many nodes
 """
 import glob
 import os
@@ -127,35 +128,50 @@ def bytes_of(quantity):
     return int(number) << {"Mi": 20, "Gi": 30}[unit]
 
 
-def choose(route, path, headers):
-    """The backend of the first rule that matches: of the Gateway API, a header comes before no header here, since rules are in this order and
-    regular expressions before prefixes."""
-    for rule in route["spec"]["rules"]:
+def choose(rules, path, headers):
+    """The backend of the match that comes first: regular expressions before prefixes, which the specification leaves to the Gateway, then more
+    headers before fewer, then the order, of routes, rules and matches."""
+    found = []
+    for rule in rules:
         for match in rule["matches"]:
-            fits = all(headers.get(h["name"].lower()) == h["value"] for h in match.get("headers", []))
-            if "path" in match:
-                kind, value = match["path"]["type"], match["path"]["value"]
-                fits = fits and (re.fullmatch(value, path) is not None if kind == "RegularExpression" else path.startswith(value))
-            if fits:
-                return rule["backendRefs"][0]["name"]
-    return None
+            named = match.get("headers", [])
+            where = match.get("path", {"type": "PathPrefix", "value": "/"})
+            regular = where["type"] == "RegularExpression"
+            fits = re.fullmatch(where["value"], path) is not None if regular else path.startswith(where["value"])
+            if fits and all(headers.get(h["name"].lower()) == h["value"] for h in named):
+                found.append((not regular, -len(named), rule["backendRefs"][0]["name"]))
+    return min(found, key=lambda f: f[:2])[2] if found else None
 
 
-def check_route(all_objects, nodes):
-    route = one(all_objects, "HTTPRoute")
+def check_routes(all_objects, nodes, samples=20000):
+    routes = [o for o in all_objects if o["kind"] == "HTTPRoute"]
+    expect("the routes have names of their own, and the same Gateway", [["attnd", *(f"attnd-{i}" for i in range(1, (nodes + 14) // 15))], True],
+           [[o["metadata"]["name"] for o in routes], all(o["spec"]["parentRefs"] == [{"name": "attnd"}] for o in routes)])
+    # What every version of the Gateway API takes.
+    expect("a route has at most 16 rules, of at most 8 matches, and 1024 characters of a path", [True, True, True],
+           [all(1 <= len(o["spec"]["rules"]) <= 16 for o in routes), all(1 <= len(r["matches"]) <= 8 for o in routes for r in o["spec"]["rules"]),
+            all(len(m.get("path", {"value": ""})["value"]) <= 1024 for o in routes for r in o["spec"]["rules"] for m in r["matches"])])
+    rules = [rule for o in routes for rule in o["spec"]["rules"]]
+    expect("their Services are there, one a node", {"attnd"} | {one(all_objects, "Service", f"attnd-{n}")["metadata"]["name"] for n in range(nodes)},
+           {r["backendRefs"][0]["name"] for r in rules})
+    wrong = []
     for node in range(nodes):
-        expect(f"the header n{node} names its node", f"attnd-{node}", choose(route, "/v1/attend", {"x-attnd-node": f"n{node}"}))
-        expect("before the path", f"attnd-{node}", choose(route, f"/v1/sequences/{((node + 1) % nodes << 40) + 5}", {"x-attnd-node": f"n{node}"}))
+        header = {"x-attnd-node": f"n{node}"}
+        for path in ("/v1/attend", f"/v1/sequences/{(node << 40) + 5}", "/v1/sequences"):
+            if choose(rules, path, header) != f"attnd-{node}":
+                wrong.append((node, path))
+    expect(f"headers of {nodes} nodes name theirs", [], wrong[:3])
+    expect("the id in the path is whose it is, whatever the header", "attnd-0", choose(rules, "/v1/sequences/5", {"x-attnd-node": "n1"}))
     for path in ("/v1/sequences", "/v1/attend", "/v1/sequences/", "/v1/sequences/x", "/v1/sequencesx/1", "/", "/v1/sequences/1x"):
-        expect(f"{path} goes to any", "attnd", choose(route, path, {}))
-    expect("another node's header goes to any", "attnd", choose(route, "/v1/attend", {"x-attnd-node": "n77"}))
+        expect(f"{path} goes to any", "attnd", choose(rules, path, {}))
+    expect("another node's header goes to any", "attnd", choose(rules, "/v1/attend", {"x-attnd-node": "n77"}))
     rng, wrong = random.Random(1), []
     ids = [node * (1 << 40) + d for node in range(nodes + 1) for d in (-1, 0, 1, 2)] + [10**k + d for k in range(1, 16) for d in (-1, 0, 1)]
-    ids += [rng.randrange(nodes << 40) for _ in range(20000)] + [rng.randrange(10 ** rng.randrange(1, 13)) for _ in range(20000)]
+    ids += [rng.randrange(nodes << 40) for _ in range(samples)] + [rng.randrange(10 ** rng.randrange(1, 13)) for _ in range(samples)]
     for i in ids:
         want = f"attnd-{i >> 40}" if 1 <= i < nodes << 40 else "attnd"
         for path in (f"/v1/sequences/{i}", f"/v1/leases/{i}/blocks"):
-            if i >= 0 and choose(route, path, {}) != want:
+            if i >= 0 and choose(rules, path, {}) != want:
                 wrong.append(path)
     expect(f"{len(ids)} ids go to their nodes", [], wrong[:3])
 
@@ -197,8 +213,6 @@ def check_set(all_objects):
     expect("there is time for the drain", True, pod["spec"]["terminationGracePeriodSeconds"] >= seconds + 10)
     expect("the policy is of the pods, and of ports that are there", [True, True],
            [policy["podSelector"]["matchLabels"].items() <= labels.items(), {p["port"] for rule in policy["ingress"] for p in rule["ports"]} == ports])
-    route_backends = {r["backendRefs"][0]["name"] for r in one(all_objects, "HTTPRoute")["spec"]["rules"]}
-    expect("the route's Services are there, one a node", route_backends, {"attnd"} | {one(all_objects, "Service", f"attnd-{n}")["metadata"]["name"] for n in range(nodes)})
     return nodes
 
 
@@ -221,6 +235,9 @@ def check_gpu(all_objects):
 def main():
     action, folder, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
     out = arguments.pop(0) if action in ("split", "same") else None
+    if action == "routes":
+        check_routes(loaded(folder), int(arguments[0]), 1000)
+        sys.exit(failed)
     all_objects = objects(folder, arguments) if action != "images" else []
     if action == "split":
         for o in all_objects:
@@ -238,7 +255,7 @@ def main():
     elif action == "same":
         check_same(folder, out, arguments)
     else:
-        check_route(all_objects, check_set(all_objects))
+        check_routes(all_objects, check_set(all_objects))
         if "gpu" in arguments:
             check_gpu(all_objects)
     sys.exit(failed)
