@@ -205,6 +205,9 @@ def check_set(all_objects):
     monitor = one(all_objects, "PodMonitor")["spec"]
     expect("the PodMonitor finds the pods, and a port that is there", [True, True],
            [monitor["selector"]["matchLabels"].items() <= labels.items(), {e["port"] for e in monitor["podMetricsEndpoints"]} <= ports])
+    with open("packaging/prometheus/attnd.rules.yml", encoding="utf-8") as file:
+        jobs = set(re.findall(r'\bjob="([^"]*)"', file.read()))
+    expect("and gives them the job that the alerts name", jobs, {labels.get(monitor.get("jobLabel"))})
     text = one(all_objects, "ConfigMap")["data"]["attnd.jsonc"]
     threads = re.search(r'"threads": (\d+)', text)
     if '"cuda"' not in text:
