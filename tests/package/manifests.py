@@ -186,13 +186,16 @@ def check_set(all_objects):
     for o in [one(all_objects, "Service"), one(all_objects, "Service", "attnd-nodes")]:
         expect(f"Service {o['metadata']['name']} finds the pods", True, o["spec"]["selector"].items() <= labels.items())
     policy, budget = one(all_objects, "NetworkPolicy")["spec"], one(all_objects, "PodDisruptionBudget")["spec"]
-    expect("so does the budget", True, budget["selector"]["matchLabels"].items() <= labels.items())
+    expect("so does the budget, which lets pods that are not ready go", [True, "AlwaysAllow"],
+           [budget["selector"]["matchLabels"].items() <= labels.items(), budget.get("unhealthyPodEvictionPolicy")])
     ports = {p["name"] for p in container["ports"]}
     expect("probes ask a port that is there", True, {container[p]["httpGet"]["port"] for p in ("startupProbe", "livenessProbe", "readinessProbe")} <= ports)
     expect("and what says it", ["/livez", "/livez", "/readyz"], [container[p]["httpGet"]["path"] for p in ("startupProbe", "livenessProbe", "readinessProbe")])
     volumes = {v["name"] for v in pod["spec"]["volumes"]} | {c["metadata"]["name"] for c in stateful["spec"]["volumeClaimTemplates"]}
     mounts = [m["name"] for c in pod["spec"]["containers"] + pod["spec"]["initContainers"] for m in c["volumeMounts"]]
     expect("volumes are mounted, and there", volumes, set(mounts))
+    expect("what is not kept has a limit", {"run": True, "tmp": True},
+           {v["name"]: "sizeLimit" in v["emptyDir"] for v in pod["spec"]["volumes"] if "emptyDir" in v and v["name"] != "cache"})
     security = pod["spec"]["securityContext"]
     expect("it is not root, and its root is read-only", [True, True, False, ["ALL"]],
            [security["runAsNonRoot"] and security["runAsUser"] > 0, container["securityContext"]["readOnlyRootFilesystem"],
@@ -232,6 +235,9 @@ def check_gpu(all_objects):
     expect("and is saved in the time for that", True, int(re.search(r'"save_deadline_s": (\d+)', text).group(1)) >= pool / VOLUME_BYTES_PER_S)
     probe = container["startupProbe"]
     expect("and restored, twice as slow, before it counts as hanging", True, probe["periodSeconds"] * probe["failureThreshold"] >= 2 * pool / VOLUME_BYTES_PER_S + 60)
+    # The image asks for all, and a runtime that goes by the variable gives them also to what has no GPU of the device plugin.
+    seen = {c["name"]: [e.get("value") for e in c.get("env", []) if e["name"] == "NVIDIA_VISIBLE_DEVICES"] for c in pod["initContainers"] + pod["containers"]}
+    expect("the init container gets none, and the daemon what the device plugin says", {"state": ["void"], "attnd": []}, seen)
     expect("what is not of the GPU stays", [["ALL"], 6], [container["securityContext"]["capabilities"]["drop"], len(container["volumeMounts"])])
 
 

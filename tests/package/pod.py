@@ -60,8 +60,12 @@ def main():
     known(container["resources"]["limits"], {"memory", "nvidia.com/gpu"}, "limits") # of GPUs the script's machine has none
     arguments.append("--memory=" + container["resources"]["limits"]["memory"].replace("Gi", "g").replace("Mi", "m"))
     for variable in container.get("env", []):
-        path = variable["valueFrom"]["fieldRef"]["fieldPath"]
-        arguments.append(f"--env={variable['name']}={labels[path.removeprefix('metadata.labels[').strip(chr(39) + ']')]}")
+        if "value" in variable:
+            value = variable["value"]
+        else:
+            path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+            value = labels[path.removeprefix("metadata.labels[").strip("']")]
+        arguments.append(f"--env={variable['name']}={value}")
 
     def owned(path, mode):
         os.chown(path, 0, group)
@@ -83,7 +87,8 @@ def main():
             owned(f"{path}/keys.json", volume["secret"]["defaultMode"])
             owned(path, 0o3755)
         elif "emptyDir" in volume and volume["emptyDir"].get("medium") == "Memory":
-            arguments.append(f"--tmpfs={at}:mode=2777")
+            limit = volume["emptyDir"]["sizeLimit"].replace("Gi", "g").replace("Mi", "m")
+            arguments.append(f"--tmpfs={at}:mode=2777,size={limit}")
             continue
         else:
             path = f"{folder}/{mount['name']}-{number}"
