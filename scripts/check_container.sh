@@ -64,6 +64,7 @@ while read -r instruction rest; do
 done < <(grep -vE '^(#|$)' $file)
 
 expect 'the base is pinned to a day' 1 "$(grep -cE '^ARG BASE=.*debian:bookworm-[0-9]{8}(-slim)?$' $file)"
+expect "and what runs has Debian's updates since that day" 1 "$(sed '1,/^FROM ${BASE}$/d' $file | grep -c '^RUN apt-get update .*&& apt-get upgrade -y ')"
 expect 'the daemon knows its commit, and has a CUDA backend if it is to' "($COMMIT) $([ -z "$GPU" ] && echo not || echo built)" \
     "$(inside attnd --version | awk 'NR == 1 {commit = $3} /^CUDA:/ {print commit, $2}')"
 expect 'and NVRTC' "$([ -z "$GPU" ] || echo /usr/lib/libnvrtc.so.13)" "$(cd "$root" && find usr/lib -maxdepth 1 -name 'libnvrtc.so.*' -printf '/%p')"
