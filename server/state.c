@@ -725,7 +725,7 @@ static void name_left(const struct saving *s, uint32_t n, uint32_t end)
         size_t at = 0;
         for (int i = 0; i < NAMES_A_LINE && n < end; i++, n++)
             at += (size_t)snprintf(names + at, sizeof names - at, " %llu", (unsigned long long)s->all[n].id);
-        log_line(LOG_WARNING, "not saved: %s: sequences%s", s->reason, names);
+        log_event(LOG_WARNING, "not_saved", "not saved: %s: sequences%s", s->reason, names);
     }
 }
 
@@ -770,8 +770,8 @@ static bool save_those(struct saving *s, uint32_t *put_off)
         else if (rc == ATTND_GONE)
             s->gone++;
         else if (rc != 0)
-            log_line(LOG_WARNING, "not saved: %s: sequence %llu", s->reason,
-                     (unsigned long long)s->all[s->done].id);
+            log_event(LOG_WARNING, "not_saved", "not saved: %s: sequence %llu", s->reason,
+                      (unsigned long long)s->all[s->done].id);
     }
     return true;
 }
@@ -789,11 +789,12 @@ static bool save_all(struct saving *s)
     name_left(s, s->done, s->count);
     uint64_t bytes = snapshot_bytes(s->writer);
     if (snapshot_publish(s->writer, s->reason) != 0) {
-        log_line(LOG_WARNING, "nothing is saved: %s", s->reason);
+        log_event(LOG_WARNING, "not_saved", "nothing is saved: %s", s->reason);
         return false;
     }
     s->published = true;
-    log_event(LOG_INFO, "saved", "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
+    log_event(s->whole + s->gone < count ? LOG_WARNING : LOG_INFO, "saved",
+              "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
               (unsigned long long)(bytes >> 20));
     return s->whole + s->gone == count;
 }
@@ -821,10 +822,11 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     engine_keep_all(daemon->engine, true);
     s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
     if (good && api_kv_range_tokens(config) == 0) {
-        log_line(LOG_ERROR, "nothing is saved: limits.body_bytes has no room for K and V of a token");
+        log_event(LOG_ERROR, "not_saved",
+                  "nothing is saved: limits.body_bytes has no room for K and V of a token");
         good = false;
     } else if (!good) {
-        log_line(LOG_ERROR, "nothing is saved: no memory");
+        log_event(LOG_ERROR, "not_saved", "nothing is saved: no memory");
     } else if (s.count == 0) {
         log_event(LOG_INFO, "saved", "saved: there are no sequences");
     } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
@@ -978,12 +980,13 @@ static bool fits(struct restoring *r)
     geometry_describe(r->g, geometry);
     describe_backend(r->daemon, backend);
     if (strcmp(geometry, head->geometry) != 0) {
-        log_line(LOG_ERROR, "the snapshot is of %s; this daemon has %s", head->geometry, geometry);
+        log_event(LOG_ERROR, "not_restored", "the snapshot is of %s; this daemon has %s", head->geometry,
+                  geometry);
         return false;
     }
     if (head->node != r->daemon->config->node) {
-        log_line(LOG_ERROR, "the snapshot is of node %u, this is node %u", head->node,
-                 r->daemon->config->node);
+        log_event(LOG_ERROR, "not_restored", "the snapshot is of node %u, this is node %u", head->node,
+                  r->daemon->config->node);
         return false;
     }
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
@@ -993,7 +996,8 @@ static bool fits(struct restoring *r)
         engine_release(r->daemon->engine, request);
     }
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
-        log_line(LOG_ERROR, "the snapshot is of a model with other parameters than the configuration says");
+        log_event(LOG_ERROR, "not_restored",
+                  "the snapshot is of a model with other parameters than the configuration says");
         return false;
     }
     if (strcmp(backend, head->backend) != 0)
@@ -1019,15 +1023,16 @@ static bool restore_all(struct restoring *r)
         done[n] = rc != REQUEST_WAITS;
         r->restored += rc == 0;
         if (rc < 0)
-            log_line(LOG_ERROR, "sequence %llu is not restored: %s",
-                     (unsigned long long)snapshot_id(r->reader, n), r->reason);
+            log_event(LOG_ERROR, "not_restored", "sequence %llu is not restored: %s",
+                      (unsigned long long)snapshot_id(r->reader, n), r->reason);
     }
     free(done);
     r->daemon->restored = r->restored;
     r->daemon->not_restored = count - r->restored;
     if (r->daemon->leaving)
         return false;
-    log_event(LOG_INFO, "restored", "restored: %u of %u sequences, %llu MiB", r->restored, count,
+    log_event(r->restored < count ? LOG_WARNING : LOG_INFO, "restored",
+              "restored: %u of %u sequences, %llu MiB", r->restored, count,
               (unsigned long long)(r->bytes >> 20));
     return true;
 }
@@ -1041,8 +1046,8 @@ static bool keep_failed(struct state *s, char name[NAME_BYTES])
         if (faccessat(s->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
             return renameat(s->dir, RESTORING, s->dir, name) == 0;
     }
-    log_line(LOG_ERROR, "what was not restored is in %s: there are %d such files already", RESTORING,
-             FAILED_MOST);
+    log_event(LOG_ERROR, "not_restored", "what was not restored is in %s: there are %d such files already",
+              RESTORING, FAILED_MOST);
     return false;
 }
 
@@ -1068,24 +1073,25 @@ static int take_snapshot(struct state *s, bool *unused)
 {
     char kept[NAME_BYTES];
     if (keep_failed(s, kept))
-        log_line(LOG_WARNING,
-                 "the start before this one did not come to its end: what it was restoring is in %s, "
-                 "and is not used again",
-                 kept);
+        log_event(LOG_WARNING, "not_restored",
+                  "the start before this one did not come to its end: what it was restoring is in %s, "
+                  "and is not used again",
+                  kept);
     int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT)
         return -1;
     const char *fault = fd < 0 ? strerror(errno) : fault_of(fd);
     if (fault)
-        log_line(LOG_ERROR, "the snapshot is not used: %s", fault);
+        log_event(LOG_ERROR, "not_restored", "the snapshot is not used: %s", fault);
     *unused = fault;
     bool aside = renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0;
     if (aside && !fault)
         return fd;
     if (!aside)
-        log_line(LOG_ERROR, "the snapshot is not used, since it cannot be moved aside: %s", strerror(errno));
+        log_event(LOG_ERROR, "not_restored", "the snapshot is not used, since it cannot be moved aside: %s",
+                  strerror(errno));
     if (aside && keep_failed(s, kept))
-        log_line(LOG_WARNING, "what was not restored is in %s, and stays there", kept);
+        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
     if (fd >= 0)
         close(fd);
     *unused = true;
@@ -1105,7 +1111,7 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
     bool readable = snapshot_open(fd, r.g, daemon->config->limits.sequence_tokens, &r.reader, r.reason) == 0;
     uint32_t count = readable ? snapshot_count(r.reader) : 1; /* nobody knows how many */
     if (!readable)
-        log_line(LOG_ERROR, "the snapshot is not used: %s", r.reason);
+        log_event(LOG_ERROR, "not_restored", "the snapshot is not used: %s", r.reason);
     engine_keep_all(daemon->engine, true);
     daemon->not_restored = count;
     if (readable && fits(&r))
@@ -1119,7 +1125,7 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
     else if (readable && r.restored == count)
         (void)unlinkat(s->dir, RESTORING, 0);
     else if (keep_failed(s, kept))
-        log_line(LOG_WARNING, "what was not restored is in %s, and stays there", kept);
+        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
     (void)fsync(s->dir);
     return stays;
 }

@@ -22,6 +22,7 @@ seen() { # ID... - what a query sees of each at both layers
 listed() { curl -s "$URL/v1/sequences" | jq -c '[.items[] | [.id, .length, .parent, .priority, .max_tokens]] | sort'; }
 kill_daemon() { { kill -9 "$DAEMON" && wait "$DAEMON"; } 2>/dev/null; }
 files() { find "$folder" -type f ! -name lock ! -name ids -printf '%f\n' | sort | paste -sd' '; }
+events() { jq -r 'select(.event as $e | $ARGS.positional | index($e)) | "\(.level) \(.event) \(.msg)"' --args "$@" <"$WORK/log"; } # NAME... - those lines of a log in JSON
 logged() { sed 's/^attnd: [^ ]* //' "$WORK/log" | grep -F -e "$1"; }
 
 # ---- there and back
@@ -125,8 +126,10 @@ damage() {
     chmod 600 "$folder/snapshot"
 }
 damage 20 # in the last sequence
-begin
-expect 'a damaged sequence is refused, the others are there' "4 error sequence 10 is not restored" "$(listed | jq length) $(logged 'is not restored' | cut -d: -f1 | sed 's/is not.*/is not restored/')"
+begin --set log.format=json
+expect 'a damaged sequence is refused, the others are there' "4 error not_restored sequence 10 is not restored" "$(listed | jq length) $(events not_restored | head -n 1 | cut -d: -f1)"
+expect 'which is kept; not all of them is a warning' 'warning restored restored: 4 of 5 sequences, 0 MiB,warning not_restored what was not restored is in snapshot.failed, and stays there' \
+    "$(events restored not_restored | sed 1d | paste -sd,)"
 stop_daemon
 size=$(stat -c %s "$WORK/first")
 damage $((size - 100))
@@ -248,7 +251,7 @@ expect 'with its bits' "$(head -2 <<<"$attended")" "$(seen 1)"
 # ---- no room on the disk
 kill_daemon
 ulimit -S -f 24 # KiB of a file
-begin
+begin --set log.format=json
 ulimit -S -f unlimited
 for id in 1 2 3; do
     curl -s -o /dev/null --json "{\"id\":$id,\"priority\":$id}" "$URL/v1/sequences"
@@ -257,8 +260,8 @@ done
 attended=$(seen 3)
 stop_daemon
 expect 'a full disk is an end with an error' 1 $?
-expect 'that says who is not saved' 'warning not saved: cannot be written: File too large: sequences 2 1' "$(logged 'not saved')"
-expect 'and that one is' 'info saved: 1 of 3 sequences, 0 MiB' "$(logged 'info saved:')"
+expect 'that says who is not saved' 'warning not_saved not saved: cannot be written: File too large: sequences 2 1' "$(events not_saved)"
+expect 'and that one is' 'warning saved saved: 1 of 3 sequences, 0 MiB' "$(events saved)"
 begin
 expect 'which is there' "$attended" "$(seen 3)"
 expect 'the others are not' '[[3,80,null,3,null]]' "$(listed)"
