@@ -57,6 +57,7 @@ static struct {
     pthread_t writer;
     uint64_t head, tail; /* lines put in, and written */
     uint64_t dropped, told;
+    bool failing, torn; /* the last line could not be written; nor its end */
     struct kind kinds[LOG_KINDS];
     struct line ring[RING_LINES];
 } all = {.threshold = LOG_INFO, .mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
@@ -87,21 +88,36 @@ void log_to(void (*sink)(enum log_level level, const char *message, void *cookie
 
 /* ---- writing --------------------------------------------------------------------------------------- */
 
-/* All of a line, however slowly it is read. False: nobody reads any more. */
-static bool write_line(const char *bytes, size_t n)
+/* All of `bytes`, however slowly it is read. Returns how much could be written: less where nobody reads any more, or a disk is full. */
+static size_t write_all(const char *bytes, size_t n)
 {
-    while (n) {
-        ssize_t written = write(STDERR_FILENO, bytes, n);
+    size_t done = 0;
+    while (done < n) {
+        ssize_t written = write(STDERR_FILENO, bytes + done, n - done);
         if (written < 0 && errno == EAGAIN) {
             struct pollfd p = {STDERR_FILENO, POLLOUT, 0};
             poll(&p, 1, -1);
         } else if (written < 0 && errno != EINTR) {
-            return false;
+            break;
         }
-        bytes += written > 0 ? written : 0;
-        n -= written > 0 ? (size_t)written : 0;
+        done += written > 0 ? (size_t)written : 0;
     }
-    return true;
+    return done;
+}
+
+/* A line, on a line of its own; one that cannot be written is dropped. */
+static void write_line(const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&all.mutex);
+    bool torn = all.torn;
+    pthread_mutex_unlock(&all.mutex);
+    bool begins = !torn || write_all("\n", 1) == 1;
+    size_t done = begins ? write_all(bytes, n) : 0;
+    pthread_mutex_lock(&all.mutex);
+    all.torn = !begins || (done > 0 && done < n);
+    all.failing = done < n;
+    all.dropped += all.failing;
+    pthread_mutex_unlock(&all.mutex);
 }
 
 /* Copy a line into the ring, which is locked. False: there is no room. */
@@ -124,7 +140,7 @@ static void emit(const char *bytes, size_t n)
         all.dropped++;
     pthread_mutex_unlock(&all.mutex);
     if (!running)
-        (void)write_line(bytes, n);
+        write_line(bytes, n);
 }
 
 static void *run_writer(void *cookie)
@@ -132,7 +148,7 @@ static void *run_writer(void *cookie)
     (void)cookie;
     pthread_mutex_lock(&all.mutex);
     for (;;) {
-        uint64_t lost = all.dropped - all.told;
+        uint64_t lost = all.failing ? 0 : all.dropped - all.told; /* to be told, where that can be written */
         while (all.head == all.tail && !lost && !all.stopping)
             pthread_cond_wait(&all.wake, &all.mutex);
         bool empty = all.head == all.tail;
@@ -142,10 +158,11 @@ static void *run_writer(void *cookie)
             break;
         pthread_mutex_unlock(&all.mutex);
         if (empty && lost)
-            log_event(LOG_WARNING, "lines_dropped", "%llu lines of the log were dropped: nobody read it",
+            log_event(LOG_WARNING, "lines_dropped",
+                      "%llu lines of the log were dropped: nobody read it, or it could not be written",
                       (unsigned long long)lost);
         else if (!empty)
-            (void)write_line(line->bytes, line->n);
+            write_line(line->bytes, line->n);
         pthread_mutex_lock(&all.mutex);
         all.tail += !empty;
     }

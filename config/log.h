@@ -10,7 +10,7 @@
  * what else struct log_about has.
  *
  * Nobody waits for whoever reads the log. From log_start() on a thread writes the lines; of those for which there
- * is no room, since nobody reads, it says later how many they were. */
+ * is no room, since nobody reads, and of those that cannot be written, it says later how many they were. */
 #ifndef CONFIG_LOG_H
 #define CONFIG_LOG_H
 
@@ -61,7 +61,7 @@ enum { LOG_ANSWERED = 64, LOG_KINDS, LOG_KIND_PER_S = 20, LOG_ANSWERED_PER_S = 1
 void log_request(enum log_level level, unsigned kind, const struct log_about *about, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Lines that were dropped, since nobody read. */
+/* Lines that were dropped, since nobody read or they could not be written. */
 uint64_t log_dropped(void);
 
 #endif

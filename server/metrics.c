@@ -388,7 +388,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
         "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.")                              \
     ONE(gauge, "attnd_loop_turn_seconds_max", LOOP->longest_turn_s,                                                              \
         "Longest turn of the loop that serves clients: processor time between two waits.")                                       \
-    ONE(counter, "attnd_log_lines_dropped_total", log_dropped(), "Lines of the log that were dropped, since nobody read it.")    \
+    ONE(counter, "attnd_log_lines_dropped_total", log_dropped(), "Lines of the log that were dropped, since nobody read it or it could not be written.")    \
                                                                                                                                  \
     ONE(counter, "process_cpu_seconds_total", f->process->cpu_s, "Processor time of all threads.")                               \
     ONE(gauge, "process_start_time_seconds", LOOP->started_unix_s, "Unix time of the start.")                                         \

@@ -291,6 +291,17 @@ wait "$DAEMON"
 expect 'and ends' 0 $?
 DAEMON=
 exec 8>&-
+# One that cannot be written (bug: nobody knew).
+"$ATTND" --set "listen=unix:$WORK/s" 2>/dev/full &
+DAEMON=$!
+eventually is_up
+for _ in 1 2 3; do unix /nowhere >/dev/null; done
+are_dropped() { [ "$(unix /metrics | sed -n 's/^attnd_log_lines_dropped_total //p')" -ge 4 ]; } # the daemon's start has some, too
+expect 'lines for which the disk has no room are counted' yes "$(HANG_S=20 && eventually are_dropped && echo yes)"
+kill -TERM "$DAEMON"
+wait "$DAEMON"
+expect 'and it ends' 0 $?
+DAEMON=
 
 start_daemon --set log.format=json
 curl -s -o /dev/null -H 'X-Request-Id: me' "$URL/nowhere\"quoted\""

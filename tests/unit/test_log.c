@@ -6,9 +6,11 @@
 #include <cjson/cJSON.h>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static int kept, ends[2]; /* stderr as it was, and a pipe in its place */
@@ -210,13 +212,46 @@ START_TEST(nobody_waits_for_who_does_not_read)
     ck_assert_uint_gt(dropped, 1000);
     log_stop(10); /* it gives up waiting */
     log_line(LOG_INFO, "still nobody waits");
-    while (n < sizeof rest - 1 && !strstr(rest, "lines of the log were dropped: nobody read it\n")) {
+    while (n < sizeof rest - 1 &&
+           !strstr(rest, "lines of the log were dropped: nobody read it, or it could not be written\n")) {
         ssize_t got = read(ends[0], rest + n, sizeof rest - 1 - n);
         n += got > 0 ? (size_t)got : 0;
         rest[n] = '\0';
     }
     ck_assert_ptr_nonnull(strstr(rest, "line 0\n"));
     ck_assert_ptr_null(strstr(rest, "line 4999\n"));
+}
+END_TEST
+
+/* A full disk (bug: nobody knew of the lines that were lost, and the next one began in the middle of a torn one). */
+START_TEST(lines_that_cannot_be_written_are_counted)
+{
+    char text[1024] = "";
+    FILE *file = tmpfile();
+    struct rlimit old, few;
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    few = old;
+    few.rlim_cur = 10;
+    signal(SIGXFSZ, SIG_IGN);
+    dup2(fileno(file), STDERR_FILENO);
+    log_init(LOG_INFO, LOG_TEXT);
+    uint64_t before = log_dropped();
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &few), 0);
+    log_line(LOG_INFO, "torn");
+    log_line(LOG_INFO, "lost");
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+    ck_assert_uint_eq(log_dropped() - before, 2);
+    log_line(LOG_INFO, "whole");
+    log_start();
+    log_stop(1000);
+    ck_assert_int_gt(pread(fileno(file), text, sizeof text - 1, 0), 0);
+    ck_assert_msg(strncmp(text, "attnd: 202\nattnd: 202", 21) == 0, "%s", text);
+    ck_assert_ptr_nonnull(strstr(text, " info whole\nattnd: "));
+    ck_assert_ptr_nonnull(strstr(text, "Z warning 2 lines of the log were dropped: "));
+    ck_assert_ptr_null(strstr(text, "lost\n"));
+    ck_assert_uint_eq(log_dropped() - before, 2);
+    fclose(file);
 }
 END_TEST
 
@@ -255,6 +290,7 @@ TCase *log_case(void)
     tcase_add_test(tc, a_long_text_keeps_its_request);
     tcase_add_test(tc, a_kind_has_so_many_lines_a_second);
     tcase_add_test(tc, nobody_waits_for_who_does_not_read);
+    tcase_add_test(tc, lines_that_cannot_be_written_are_counted);
     tcase_add_test(tc, a_sink_has_messages_alone); /* last: it stays, in its process */
     return tc;
 }
