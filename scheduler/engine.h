@@ -38,8 +38,7 @@ struct engine_options {
     struct journal *journal;     /* that records, or checks; borrowed. NULL: none */
     struct kv_events *kv_events; /* what changes in the prefix cache is told there; borrowed. NULL: nowhere */
     const struct step_measures *measures; /* of one that checks; NULL: they are made */
-    uint32_t
-        question_work; /* likewise: entries that questions look at in a turn; 0: as many as serve best */
+    uint32_t question_work; /* entries that questions look at in a turn; 0: as many as serve best */
 };
 
 /* engine_create(options, engine, error): open the backend, take all memory. Returns 0, ATTND_INVALID or
