@@ -391,6 +391,11 @@ void log_end(enum log_level level, int exit_code, const char *reason, const char
     va_end(args);
 }
 
+bool log_wants(enum log_level level)
+{
+    return level <= all.threshold;
+}
+
 /* Whether another line of a kind may be logged now; *held_back: how many before could not. */
 static bool may_log(unsigned kind, uint64_t *held_back)
 {

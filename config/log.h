@@ -55,6 +55,9 @@ struct log_about {
     uint64_t bytes; /* of the answer's body */
 };
 
+/* log_wants: whether lines of a level are written at all, for who would make one at some cost. */
+bool log_wants(enum log_level level);
+
 /* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below LOG_ANSWERED, and
  * LOG_ANSWERED_PER_S of that one. The next one that is let through says how many were not. Where the level is LOG_DEBUG, all are. */
 enum { LOG_ANSWERED = 64, LOG_KINDS, LOG_KIND_PER_S = 20, LOG_ANSWERED_PER_S = 1000 };

@@ -746,11 +746,13 @@ static void log_answered(const struct http_exchange *x, const struct config *con
     bool slow = (double)took_ns * 1e-6 > config->log_slow_ms,
          wanted =
              config->log_requests == LOG_REQUESTS_ALL || (config->log_requests == LOG_REQUESTS_SLOW && slow);
+    enum log_level level = wanted ? LOG_INFO : LOG_DEBUG;
     char whose[HTTP_WHOSE_BYTES];
+    if (!log_wants(level))
+        return;
     const struct log_about about = http_log_about(x, took_ns);
-    log_request(wanted ? LOG_INFO : LOG_DEBUG, LOG_ANSWERED, &about, "%s %.*s from %s: %d after %.3f ms",
-                x->head.method_name, (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose),
-                x->http_status, about.ms);
+    log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d after %.3f ms", x->head.method_name,
+                (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status, about.ms);
 }
 
 void routes_answered(struct http_exchange *x, void *cookie)
