@@ -1051,6 +1051,14 @@ static bool keep_failed(struct state *s, char name[NAME_BYTES])
     return false;
 }
 
+/* Likewise, of this start. */
+static void keep_unrestored(struct state *s)
+{
+    char kept[NAME_BYTES];
+    if (keep_failed(s, kept))
+        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
+}
+
 /* Why an open snapshot is not used; NULL: it is ours. Its mode may have been changed by whoever copied it, or mounted the volume; the
  * folder is ours alone, so it is mended. */
 static const char *fault_of(int fd)
@@ -1062,10 +1070,12 @@ static const char *fault_of(int fd)
         return "it is not the daemon's own file (chown)";
     if (is_private(&status))
         return NULL;
+    if (fchmod(fd, 0600) != 0)
+        return strerror(errno);
     log_line(LOG_WARNING,
              "the snapshot had the mode %04o, by which others can read or change it: it has 0600 now",
              (unsigned)status.st_mode & 07777U);
-    return fchmod(fd, 0600) == 0 ? NULL : strerror(errno);
+    return NULL;
 }
 
 /* The snapshot, moved aside, so that nothing is saved over it; -1: there is none that can be used. */
@@ -1083,15 +1093,14 @@ static int take_snapshot(struct state *s, bool *unused)
     const char *fault = fd < 0 ? strerror(errno) : fault_of(fd);
     if (fault)
         log_event(LOG_ERROR, "not_restored", "the snapshot is not used: %s", fault);
-    *unused = fault;
     bool aside = renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0;
     if (aside && !fault)
         return fd;
-    if (!aside)
+    if (aside)
+        keep_unrestored(s);
+    else
         log_event(LOG_ERROR, "not_restored", "the snapshot is not used, since it cannot be moved aside: %s",
                   strerror(errno));
-    if (aside && keep_failed(s, kept))
-        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
     if (fd >= 0)
         close(fd);
     *unused = true;
@@ -1119,13 +1128,12 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
     engine_keep_all(daemon->engine, false);
     if (readable)
         snapshot_close(r.reader);
-    char kept[NAME_BYTES];
     if (!stays)
         (void)renameat(s->dir, RESTORING, s->dir, SNAPSHOT);
     else if (readable && r.restored == count)
         (void)unlinkat(s->dir, RESTORING, 0);
-    else if (keep_failed(s, kept))
-        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
+    else
+        keep_unrestored(s);
     (void)fsync(s->dir);
     return stays;
 }
