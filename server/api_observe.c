@@ -349,13 +349,22 @@ static int read_fields(struct arguments *a, struct request *request)
     return rc != 0 || good ? rc : arguments_refuse(a, "fields", "wants some of block,state,refs,fill,owner");
 }
 
+/* "epoch": of when something is shown; now, if it is absent. */
+static int read_epoch(struct arguments *a, struct request_epoch *at)
+{
+    int64_t epoch = 0;
+    int rc = arguments_integer(a, "epoch", 0, ID_MAX, &epoch);
+    at->past = arguments_has(a, "epoch");
+    at->epoch = (uint64_t)epoch;
+    return rc;
+}
+
 static int parse_pool(struct http_exchange *x, struct request *request, const struct config *config)
 {
     static const char *const names[] = {"limit", "cursor", "state", "fields", "format", "epoch", NULL},
                              *const formats[] = {"objects", "columns"};
     struct arguments a;
     unsigned format = 0;
-    int64_t epoch = 0;
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
@@ -367,9 +376,7 @@ static int parse_pool(struct http_exchange *x, struct request *request, const st
     if (rc == 0)
         rc = read_fields(&a, request);
     if (rc == 0)
-        rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
-    request->pool.at.past = arguments_has(&a, "epoch");
-    request->pool.at.epoch = (uint64_t)epoch;
+        rc = read_epoch(&a, &request->pool.at);
     answer_of(request)->columns = format == 1;
     return rc == 0 ? arguments_no_body(x) : rc;
 }
@@ -479,16 +486,14 @@ static int parse_tables(struct http_exchange *x, struct request *request, const 
 {
     static const char *const names[] = {"limit", "epoch", NULL};
     struct arguments a;
-    int64_t limit = TABLES_DEFAULT, epoch = 0;
+    int64_t limit = TABLES_DEFAULT;
     (void)config;
     int rc = arguments_of_query(&a, x, names, NULL);
     if (rc == 0)
         rc = arguments_integer(&a, "limit", 1, REQUEST_PAGE_MAX, &limit);
     if (rc == 0)
-        rc = arguments_integer(&a, "epoch", 0, ID_MAX, &epoch);
+        rc = read_epoch(&a, &request->tables.at);
     request->tables.limit = (uint32_t)limit;
-    request->tables.at.past = arguments_has(&a, "epoch");
-    request->tables.at.epoch = (uint64_t)epoch;
     return rc == 0 ? arguments_no_body(x) : rc;
 }
 
