@@ -562,6 +562,14 @@ bool block_pool_is_published(const struct block_pool *pool, uint32_t id)
     return pool->block[id].published;
 }
 
+struct block_past block_pool_now(const struct block_pool *pool, uint32_t id)
+{
+    return (struct block_past){.refs = block_pool_refs(pool, id),
+                               .fill = (uint16_t)block_pool_kept_fill(pool, id),
+                               .state = (uint8_t)block_pool_state(pool, id),
+                               .published = block_pool_is_published(pool, id)};
+}
+
 uint32_t block_pool_available(const struct block_pool *pool)
 {
     return pool->free.count + pool->counts.cached;

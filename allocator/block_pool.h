@@ -27,6 +27,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct block_past; /* block_log.h */
+
 #define NO_BLOCK UINT32_MAX
 
 enum { STEPS_IN_FLIGHT_MAX = 4 }; /* submitted or being formed, and not retired */
@@ -115,6 +117,9 @@ uint32_t block_pool_kept_fill(const struct block_pool *pool, uint32_t id); /* as
 uint32_t block_pool_generation(const struct block_pool *pool, uint32_t id);
 enum block_state block_pool_state(const struct block_pool *pool, uint32_t id);
 bool block_pool_is_published(const struct block_pool *pool, uint32_t id);
+
+/* block_pool_now: a block as it is, for block_log_rewind(); whose it is stays 0 (block_log_key()). */
+struct block_past block_pool_now(const struct block_pool *pool, uint32_t id);
 
 /* Blocks that an acquire could get now: free and cached. */
 uint32_t block_pool_available(const struct block_pool *pool);

@@ -61,9 +61,9 @@ enum {
         16384, /* of a plan; six a query let it read at most half more than the best cut (planner.c) */
     PARTIALS_PER_ROW = 6,
     BUDGETS = 4, /* each a fourth of scheduler.step_us_shared */
-    QUESTION_WORK =
-        2048, /* entries and blocks that questions look at in a turn, some 40 us; behind a step of more
-                           * than 2 ms one for each microsecond of it, a fiftieth of its time */
+    /* Entries and blocks that questions look at in a turn, some 40 us; behind a step of more than 2 ms one for
+     * each microsecond of it, a fiftieth of its time. */
+    QUESTION_WORK = 2048,
     CPU_STEP_US = 20000, /* scheduler.step_us_max and step_us_shared */
     CPU_SHARED_US = 2000,
     DEVICE_STEP_US = 4000,

@@ -406,12 +406,8 @@ static void look_at(struct engine_state *state, const struct request *request, u
     struct block_log *log = block_tables_log(step_tables(state->steps));
     bool keyed = !request->sees_all || request->pool.at.past;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t id = first + i;
-        past[i] = (struct block_past){.key = keyed ? block_log_key(log, id) : 0,
-                                      .refs = block_pool_refs(pool, id),
-                                      .fill = (uint16_t)block_pool_kept_fill(pool, id),
-                                      .state = (uint8_t)block_pool_state(pool, id),
-                                      .published = block_pool_is_published(pool, id)};
+        past[i] = block_pool_now(pool, first + i);
+        past[i].key = keyed ? block_log_key(log, first + i) : 0;
     }
     *work -= smaller(*work, n * LOOK_WORK);
     if (history_epoch(state) == request->pool.at.epoch)

@@ -660,12 +660,9 @@ static void check_published(const struct sequence *s, const struct block_table_v
 
 static struct block_past look_at(uint32_t block)
 {
-    const struct block_pool *pool = block_tables_pool(m.tables);
-    return (struct block_past){.key = block_log_key(block_tables_log(m.tables), block),
-                               .refs = block_pool_refs(pool, block),
-                               .fill = (uint16_t)block_pool_kept_fill(pool, block),
-                               .state = (uint8_t)block_pool_state(pool, block),
-                               .published = block_pool_is_published(pool, block)};
+    struct block_past now = block_pool_now(block_tables_pool(m.tables), block);
+    now.key = block_log_key(block_tables_log(m.tables), block);
+    return now;
 }
 
 static void note_seen(struct seen *s)

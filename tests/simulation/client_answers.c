@@ -810,11 +810,7 @@ static void check_pool(const struct op *op)
         const struct block_view *view = &ask->blocks.views[i];
         require(op, view->block == ask->page.cursor + i, "one block after the other");
         require(op, !view->owner || view->state == BLOCK_HELD, "owners of held blocks only");
-        past[i] = (struct block_past){.key = block_log_key(log, view->block),
-                                      .refs = block_pool_refs(pool, view->block),
-                                      .fill = (uint16_t)block_pool_kept_fill(pool, view->block),
-                                      .state = (uint8_t)block_pool_state(pool, view->block),
-                                      .published = block_pool_is_published(pool, view->block)};
+        past[i] = block_pool_now(pool, view->block);
     }
     if (!known || ask->blocks.count == 0)
         return;

@@ -94,11 +94,9 @@ static bool replay(struct block_log *log)
 
 static struct block_past look_at(const struct block_pool *pool, struct block_log *log, uint32_t block)
 {
-    return (struct block_past){.key = block_log_key(log, block),
-                               .refs = block_pool_refs(pool, block),
-                               .fill = (uint16_t)block_pool_kept_fill(pool, block),
-                               .state = (uint8_t)block_pool_state(pool, block),
-                               .published = block_pool_is_published(pool, block)};
+    struct block_past now = block_pool_now(pool, block);
+    now.key = block_log_key(log, block);
+    return now;
 }
 
 static void compare_replayed(const struct seen *now, uint32_t blocks)
