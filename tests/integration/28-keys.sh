@@ -180,9 +180,13 @@ expect 'it is answered' 1 "$(jq .rows_in_step "$WORK/call")"
 expect 'more than all staging memory of a key' '422 invalid quotas.staging_bytes of the key "few" is 4096, and this takes 6040' \
     "$(tensors sequences I64 1 "$third" indptr I64 2 0,90 k F32 90,1,8 '720*1' v F32 90,1,8 '720*1' |
         as few -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
-exec 9<>"/dev/tcp/127.0.0.1/$PORT"
-printf 'POST /v1/append HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/x-safetensors\r\nContent-Length: 3000\r\n\r\nx' "$(cat "$WORK/narrow")" >&9
-caught_up
+# half_sent KEY PATH TYPE LENGTH BYTES - a request of which no more than so much of its body comes; it is on 9.
+half_sent() {
+    exec 9<>"/dev/tcp/127.0.0.1/$PORT"
+    printf 'POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n%s' "$2" "$(cat "$WORK/$1")" "$3" "$4" "$5" >&9
+    caught_up
+}
+half_sent narrow /v1/append application/x-safetensors 3000 x
 expect 'a quota of staging memory' '429 quota_exceeded quotas.staging_bytes (4096) of the key "narrow" are used up' \
     "$(head -c 2000 /dev/zero | as narrow -H 'Content-Type: application/x-safetensors' --data-binary @- "$URL/v1/append" | problem)"
 exec 9>&- 9<&-
@@ -193,9 +197,7 @@ has_begun() { [ -s "$WORK/stream" ]; }
 eventually has_begun
 expect 'a quota of streams' '429 quota_exceeded quotas.streams (1) of the key "lone" are used up' \
     "$(as lone -H 'Accept: application/x-ndjson' --json "$endless" "$URL/v1/workloads" | problem)"
-exec 9<>"/dev/tcp/127.0.0.1/$PORT"
-printf 'POST /v1/workloads HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: text/csv\r\nContent-Length: 1000\r\n\r\nTIMESTAMP,' "$(cat "$WORK/lone")" >&9
-caught_up
+half_sent lone /v1/workloads text/csv 1000 TIMESTAMP,
 expect 'a quota of uploads' '429 quota_exceeded quotas.uploads (1) of the key "lone" are used up' \
     "$(as lone -H 'Content-Type: text/csv' --data-binary 'x' "$URL/v1/workloads" | problem)"
 exec 9>&- 9<&-
