@@ -960,9 +960,12 @@ int config_load(struct config *config, const struct config_inputs *inputs, char 
         size_t n = strlen(error);
         snprintf(error + n, CONFIG_ERROR_BYTES - n, " (attnd --help lists the keys)");
     }
-    if (rc != 0)
-        config_deinit(config);
-    return rc == 0 ? 0 : ATTND_INVALID;
+    if (rc == 0)
+        return 0;
+    enum log_format format = config->log_format;
+    config_deinit(config);
+    config->log_format = format;
+    return ATTND_INVALID;
 }
 
 void config_deinit(struct config *config)

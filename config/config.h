@@ -168,7 +168,7 @@ extern const char *const config_kernel_names[], *const config_sharing_names[];
 
 /* config_load(config, inputs, error): read every source and check the result. On success the caller
  * owns `config` and ends it with config_deinit(). Returns 0, or ATTND_INVALID with `error` filled and
- * nothing to free. */
+ * nothing to free; `config` is empty then, but log_format is as far as it was read. */
 MUST_USE int config_load(struct config *config, const struct config_inputs *inputs,
                          char error[CONFIG_ERROR_BYTES]);
 void config_deinit(struct config *config);

@@ -9,6 +9,7 @@
 #include "config/clock.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -32,8 +33,8 @@ struct line {
 
 /* What a line of no request says besides its message. */
 struct event {
-    const char *name, *reason; /* NULL: it has none */
-    int exit_code;             /* if there is a reason */
+    const char *name, *reason;        /* NULL: it has none */
+    const struct log_number *numbers; /* likewise */
 };
 
 /* How many lines of a kind may still be logged this second. */
@@ -158,7 +159,7 @@ static void *run_writer(void *cookie)
             break;
         pthread_mutex_unlock(&all.mutex);
         if (empty && lost)
-            log_event(LOG_WARNING, "lines_dropped",
+            log_event(LOG_WARNING, "lines_dropped", LOG_NUMBERS({"lines", (double)lost}),
                       "%llu lines of the log were dropped: nobody read it, or it could not be written",
                       (unsigned long long)lost);
         else if (!empty)
@@ -292,8 +293,8 @@ static void add_event(struct text *t, const struct event *event)
 {
     if (event->name)
         add(t, all.format == LOG_JSON ? "\"event\":\"%s\"," : "event=%s ", event->name);
-    if (event->reason)
-        add_number(t, "exit_code", 0, event->exit_code);
+    for (const struct log_number *n = event->numbers; n && n->name; n++)
+        add_number(t, n->name, n->value == floor(n->value) ? 0 : 3, n->value);
     add_member(t, "reason", event->reason, MEMBER_BYTES_MAX);
 }
 
@@ -375,19 +376,36 @@ void log_line(enum log_level level, const char *format, ...)
     va_end(args);
 }
 
-void log_event(enum log_level level, const char *event, const char *format, ...)
+void log_event(enum log_level level, const char *event, const struct log_number *numbers, const char *format,
+               ...)
 {
     va_list args;
     va_start(args, format);
-    say(level, &(struct event){.name = event}, format, args);
+    say(level, &(struct event){.name = event, .numbers = numbers}, format, args);
     va_end(args);
+}
+
+void log_fault(const char *format, ...)
+{
+    char message[LINE_BYTES_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    if (all.format == LOG_TEXT)
+        fprintf(stderr, "attnd: %s\n", message);
+    else
+        log_event(LOG_ERROR, "not_started", NULL, "%s", message);
 }
 
 void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say(level, &(struct event){.name = "stopped", .reason = reason, .exit_code = exit_code}, format, args);
+    say(level,
+        &(struct event){
+            .name = "stopped", .reason = reason, .numbers = LOG_NUMBERS({"exit_code", exit_code})},
+        format, args);
     va_end(args);
 }
 

@@ -37,9 +37,20 @@ void log_stop(unsigned patience_ms);
 
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes. */
-void log_event(enum log_level level, const char *event, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* A number of a line, which is a member of its own in logfmt and JSON. One without a name ends a list. */
+struct log_number {
+    const char *name;
+    double value;
+};
+#define LOG_NUMBERS(...) ((const struct log_number[]){__VA_ARGS__, {NULL, 0}})
+
+/* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes, as do names of
+ * `numbers`; NULL: it has none. */
+void log_event(enum log_level level, const char *event, const struct log_number *numbers, const char *format,
+               ...) __attribute__((format(printf, 4, 5)));
+
+/* log_fault: why the daemon does not start: the event "not_started", at error; in text "attnd: " and why, also in the journal. */
+void log_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* log_end: the last line: the event "stopped", with the exit code and why. */
 void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
@@ -58,9 +69,9 @@ struct log_about {
 /* log_wants: whether lines of a level are written at all, for who would make one at some cost. */
 bool log_wants(enum log_level level);
 
-/* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's below LOG_ANSWERED, and
- * LOG_ANSWERED_PER_S of that one. The next one that is let through says how many were not. Where the level is LOG_DEBUG, all are. */
-enum { LOG_ANSWERED = 64, LOG_KINDS, LOG_KIND_PER_S = 20, LOG_ANSWERED_PER_S = 1000 };
+/* log_request: a line of a request, at most LOG_KIND_PER_S a second of each kind, a number of the caller's, and LOG_ANSWERED_PER_S of
+ * LOG_ANSWERED. The next one that is let through says how many were not. Where the level is LOG_DEBUG, all are. */
+enum { LOG_UNANSWERED = 60, LOG_ANSWERED = 64, LOG_KINDS, LOG_KIND_PER_S = 20, LOG_ANSWERED_PER_S = 1000 };
 void log_request(enum log_level level, unsigned kind, const struct log_about *about, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 

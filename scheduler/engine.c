@@ -388,7 +388,7 @@ static void note_failure(struct engine *e)
         return;
     e->failure_noted = true;
     journal_end(e->state.journal, "the device has failed");
-    log_event(LOG_ERROR, "backend_failed", "the backend has failed: %s", failure);
+    log_event(LOG_ERROR, "backend_failed", NULL, "the backend has failed: %s", failure);
     workload_run_fail(e->state.workloads);
     atomic_store(&e->failure, failure);
     e->o.notify(e->o.cookie);

@@ -194,7 +194,8 @@ static void *write_journal(void *cookie)
         const char *failure = drain(j), *none = NULL;
         if (failure) {
             atomic_compare_exchange_strong(&j->stopped, &none, failure);
-            log_event(LOG_ERROR, "journal_stopped", "journal.path: %s; nothing more is recorded", failure);
+            log_event(LOG_ERROR, "journal_stopped", NULL, "journal.path: %s; nothing more is recorded",
+                      failure);
             return NULL;
         }
         if (!ends)

@@ -829,6 +829,9 @@ static void note_slow(struct steps *x, const struct step *s)
         return;
     x->slow_noted_s = now;
     log_event(LOG_WARNING, "slow_step",
+              LOG_NUMBERS({"step", (double)s->number}, {"ms", cost.seconds * 1e3},
+                          {"rows", step_row_count(s)}, {"sequences", s->table_row_count},
+                          {"bytes", (double)cost.bytes}),
               "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
               "GB/s (roof %.1f)",
               (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,

@@ -1349,6 +1349,9 @@ static void log_ended(const struct workload *w, const char *how, bool cut)
     const struct workload_report *r = &w->report;
     cut |= r->reason == WORKLOAD_BY_DRAIN || r->reason == WORKLOAD_BY_FAILURE;
     log_event(cut ? LOG_WARNING : LOG_INFO, "workload_ended",
+              LOG_NUMBERS({"workload", (double)r->id}, {"ms", r->wall_s * 1e3}, {"sequences", r->finished},
+                          {"of", r->sequences}, {"tokens", (double)r->tokens_done},
+                          {"of_tokens", (double)r->tokens}),
               "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
               (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
               (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
@@ -1798,9 +1801,12 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->has_account = true;
     tenants_add(sequences_tenants(state->sequences), w->key, 0, 1, 0);
     w->started_s = w->watched_s = d->o.state->now_s;
-    log_event(LOG_INFO, "workload_begun", "workload %llu begins%s%s: %u sequences, %llu tokens",
-              (unsigned long long)w->report.id, w->report.owner[0] ? ", of the key " : "", w->report.owner,
-              w->report.sequences, (unsigned long long)w->report.tokens);
+    log_event(LOG_INFO, "workload_begun",
+              LOG_NUMBERS({"workload", (double)w->report.id}, {"sequences", w->report.sequences},
+                          {"tokens", (double)w->report.tokens}),
+              "workload %llu begins%s%s: %u sequences, %llu tokens", (unsigned long long)w->report.id,
+              w->report.owner[0] ? ", of the key " : "", w->report.owner, w->report.sequences,
+              (unsigned long long)w->report.tokens);
     d->changed = true;
     tell(d, w, request);
     return 0;

@@ -108,6 +108,8 @@ struct connection {
     size_t input_touched, body_touched, output_touched; /* bytes of the buffers that are resident, at most */
     bool close_after;                                   /* the answer under way is the last */
     bool ended;                                         /* the client sends no more */
+    enum http_end why_closed;                           /* if it is closed amid a request, */
+    uint8_t closed_in;                                  /* enum phase: where it was then */
     bool streaming;                                     /* the head of an answer in parts has been sent, */
     enum http_framing framing;                          /* which come so */
     char chunk_head[20];                                /* size of the part being sent */
@@ -257,22 +259,48 @@ static void abandon(struct connection *c)
     x->pending = x->upload = x->staging = NULL;
 }
 
+/* The connection is closed amid a request: its handler tells of it. */
+static void tell_unanswered(struct connection *c)
+{
+    struct http_exchange *x = &c->exchange;
+    bool sending = c->closed_in == PHASE_REPLYING || c->closed_in == PHASE_DELIVERING;
+    size_t unsent = uv_stream_get_write_queue_size(&c->handle.stream);
+    x->sent_bytes -= unsent < x->sent_bytes ? unsent : x->sent_bytes;
+    c->all->service.unanswered(x, c->why_closed,
+                               c->streaming                 ? HTTP_STREAMING
+                               : sending                    ? HTTP_SENDING
+                               : c->closed_in == PHASE_BODY ? HTTP_ARRIVING
+                                                            : HTTP_WAITING,
+                               c->all->service.cookie);
+}
+
 static void close_handle(struct connection *c)
 {
+    if (c->closed_in == PHASE_BODY || c->closed_in == PHASE_WAITING || c->closed_in == PHASE_REPLYING ||
+        c->closed_in == PHASE_DELIVERING)
+        tell_unanswered(c);
     abandon(c);
     uv_close(&c->handle.any, on_closed);
 }
 
 /* What another thread uses stays until it has done so. */
-static void close_connection(struct connection *c)
+static void close_because(struct connection *c, enum http_end why)
 {
     if (c->phase == PHASE_CLOSING)
         return;
+    c->closed_in = (uint8_t)c->phase;
+    c->why_closed = why;
     c->phase = PHASE_CLOSING;
     if (!c->exchange.held)
         close_handle(c);
     else
         uv_read_stop(&c->handle.stream);
+}
+
+/* Likewise, since its client is no more, if it has a request under way. */
+static void close_connection(struct connection *c)
+{
+    close_because(c, HTTP_CLIENT_GONE);
 }
 
 /* Whether nobody is at the other end any more: of a unix socket, or of a TCP connection that was reset. */
@@ -284,11 +312,11 @@ static bool has_gone(const struct connection *c)
 
 static void linger(struct connection *c)
 {
+    c->phase = PHASE_LINGERING;
     if (c->ended) {
         close_connection(c);
         return;
     }
-    c->phase = PHASE_LINGERING;
     c->head_bytes = c->input_bytes = 0; /* room to drop what still arrives into */
     start_reading(c);
     set_deadline(c, LINGER_S);
@@ -1042,7 +1070,7 @@ static void on_tick(uv_timer_t *timer)
             continue;
         bool in_request = (c->phase == PHASE_HEAD && c->input_bytes) || c->phase == PHASE_BODY;
         if (!in_request) {
-            close_connection(c);
+            close_because(c, HTTP_CLIENT_SLOW);
             continue;
         }
         if (c->phase == PHASE_HEAD)
@@ -1138,7 +1166,7 @@ uint32_t http_connections_cut(struct http_connections *all)
         if (c->phase == PHASE_FREE || c->phase == PHASE_CLOSING)
             continue;
         cut += c->phase != PHASE_LINGERING;
-        close_connection(c);
+        close_because(c, HTTP_CUT);
     }
     return cut;
 }

@@ -74,6 +74,12 @@ struct http_exchange {
     uint64_t memory; /* of memory.bytes, taken for the answer until it is sent */
 };
 
+/* Why a request ends without its answer: its client has gone, or does not read; or the daemon ends. */
+enum http_end { HTTP_CLIENT_GONE, HTTP_CLIENT_SLOW, HTTP_CUT };
+
+/* How far it was: its body was arriving; its answer was not there; that was being sent, or was a stream, of which parts have been. */
+enum http_stage { HTTP_ARRIVING, HTTP_WAITING, HTTP_SENDING, HTTP_STREAMING };
+
 /* What serves the requests. */
 struct http_service {
     /* begun: the head is there and in order, a body may follow. May give the exchange a sink. False:
@@ -89,6 +95,10 @@ struct http_service {
 
     /* answered: the kernel has the whole answer, whoever wrote it. */
     void (*answered)(struct http_exchange *x, void *cookie);
+
+    /* unanswered: the client will not have the whole answer; sent_bytes are those of its body that the kernel has taken. Then
+     * comes abandoned, if that does. */
+    void (*unanswered)(struct http_exchange *x, enum http_end why, enum http_stage stage, void *cookie);
 
     /* proceed: a part of the answer has been sent; the next one is wanted, by http_answer(). */
     void (*proceed)(struct http_exchange *x, void *cookie);

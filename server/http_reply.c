@@ -14,7 +14,7 @@
 #include <uv.h>
 
 enum { PHRASE_BYTES = 48, FRAMING_BYTES = 160 };
-static_assert((int)STATUS_COUNT < (int)LOG_ANSWERED, "each status is a kind of line of its own");
+static_assert((int)STATUS_COUNT < (int)LOG_UNANSWERED, "each status is a kind of line of its own");
 
 /* What is wrong: what a JSON pointer points at, or a parameter of the query. */
 struct place {
@@ -55,6 +55,12 @@ const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_B
                            : "",
              named ? x->key->name : "");
     return text;
+}
+
+/* A client's mistake is its own; that there is no room or time is for an operator to see; a failure is ours. */
+static enum log_level level_of(int http_status)
+{
+    return http_status == 500 ? LOG_ERROR : http_status == 503 || http_status == 504 ? LOG_WARNING : LOG_INFO;
 }
 
 /* The problem's body. `place`: NULL, it is none in particular; `moved_to`: NULL, nowhere; `more`: NULL, there is no more. */
@@ -103,7 +109,7 @@ static void write_problem(struct http_exchange *x, int status, struct place *pla
     char whose[HTTP_WHOSE_BYTES];
     struct log_about about = http_log_about(x, uv_hrtime() - x->begun_ns);
     about.bytes += w->length; /* sent next */
-    log_request(LOG_WARNING, (unsigned)(status - ATTND_STATUS_BASE), &about,
+    log_request(level_of(x->http_status), (unsigned)(status - ATTND_STATUS_BASE), &about,
                 "refused %s %.*s from %s: %d %s: %s", x->head.method_name, (int)x->head.path.n,
                 x->head.path.bytes, http_log_whose(x, whose), x->http_status, status_code(status), all);
 }

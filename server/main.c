@@ -374,7 +374,7 @@ static void on_drain_deadline(uv_timer_t *timer)
     uint32_t streamed = d->state.overdue ? 0 : routes_streamed(&d->state);
     d->state.overdue = true;
     if (streamed) {
-        log_event(LOG_WARNING, "drain_deadline",
+        log_event(LOG_WARNING, "drain_deadline", LOG_NUMBERS({"workloads", streamed}),
                   "the drain's deadline passed: %u streamed workload%s cancelled", streamed,
                   streamed == 1 ? " is" : "s are");
         d->cut = true;
@@ -384,7 +384,8 @@ static void on_drain_deadline(uv_timer_t *timer)
     uint32_t cut = http_connections_cut(d->connections);
     cut += d->managers ? http_connections_cut(d->managers) : 0;
     cut += registered_cut(d->registered);
-    log_event(LOG_WARNING, "drain_deadline", "the drain's deadline passed: %u connections were cut", cut);
+    log_event(LOG_WARNING, "drain_deadline", LOG_NUMBERS({"connections", cut}),
+              "the drain's deadline passed: %u connections were cut", cut);
     d->cut |= cut > 0;
 }
 
@@ -442,7 +443,7 @@ static void drain(uint32_t deadline_s, void *cookie)
     char has[32] = "as long as it takes";
     if (deadline_s)
         snprintf(has, sizeof has, "%u s", deadline_s);
-    log_event(LOG_INFO, "drain",
+    log_event(LOG_INFO, "drain", LOG_NUMBERS({"lame_duck_s", lame_duck_s}, {"deadline_s", deadline_s}),
               "draining: clients are served for %u s more, and what is under way then has %s", lame_duck_s,
               has);
     if (!again && lame_duck_s)
@@ -468,7 +469,7 @@ static void reload_keys(struct daemon *d)
     struct api_key *key;
     unsigned ended = 0;
     if (keys_reload(d->state.keys, reason) != 0) {
-        log_event(LOG_ERROR, "keys_refused", "SIGHUP: the keys stay as they are: %s", reason);
+        log_event(LOG_ERROR, "keys_refused", NULL, "SIGHUP: the keys stay as they are: %s", reason);
         return;
     }
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
@@ -479,7 +480,8 @@ static void reload_keys(struct daemon *d)
         ended++;
     }
     registered_renew(d->registered);
-    log_event(LOG_INFO, "keys_read", "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
+    log_event(LOG_INFO, "keys_read", LOG_NUMBERS({"keys", keys_count(d->state.keys)}, {"ended", ended}),
+              "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
               keys_count(d->state.keys) == 1 ? "key" : "keys", ended, ended == 1 ? "is" : "are");
 }
 
@@ -509,7 +511,7 @@ static void on_signal(uv_signal_t *handle, int number)
         end_now(EXIT_RUNTIME);
     }
     d->signalled_ns = now;
-    log_event(LOG_INFO, "signal", "signal %d: draining", number);
+    log_event(LOG_INFO, "signal", LOG_NUMBERS({"signal", number}), "signal %d: draining", number);
     drain(d->state.config->drain_deadline_s, d);
 }
 
@@ -590,7 +592,7 @@ static void on_watch(uv_timer_t *timer)
     d->watched = call;
     if (d->watches <= WATCHES || d->state.given_up)
         return;
-    log_event(LOG_ERROR, "backend_failed", "the backend has failed: %s", why);
+    log_event(LOG_ERROR, "backend_failed", NULL, "the backend has failed: %s", why);
     engine_give_up(d->engine, why);
     routes_give_up(&d->state, why);
     registered_give_up(d->registered, why);
@@ -714,7 +716,7 @@ static void create_engine(void *cookie)
     if (rc == 0)
         log_backend(d->engine);
     else
-        fprintf(stderr, "attnd: %s\n", error);
+        log_fault("%s", error);
     d->start_code = rc == 0 ? EXIT_OK : rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
     uv_async_send(&d->start_done);
 }
@@ -734,7 +736,7 @@ static enum exit_code open_journal(struct daemon *d)
     int rc = journal_create(&options, &d->journal, reason);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: journal.path: %s\n", reason);
+    log_fault("journal.path: %s", reason);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -747,7 +749,7 @@ static enum exit_code open_publisher(struct daemon *d)
     int rc = kv_publisher_open(d->state.config, &d->publisher, reason);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: %s\n", reason);
+    log_fault("%s", reason);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -759,7 +761,7 @@ static enum exit_code start_engine(struct daemon *d)
     uv_async_init(&d->loop, &d->start_done, on_start_done);
     d->starting = true;
     if (uv_thread_create(&thread, create_engine, d) != 0) {
-        fprintf(stderr, "attnd: no memory for the start thread\n");
+        log_fault("no memory for the start thread");
         uv_close((uv_handle_t *)&d->start_done, NULL);
         return EXIT_UNAVAILABLE;
     }
@@ -792,12 +794,11 @@ static uint64_t budget_of(const struct config *config, uint64_t available)
     if (!available)
         return config->memory_bytes ? config->memory_bytes : BUDGET_UNKNOWN;
     if (config->memory_bytes > left) {
-        fprintf(stderr,
-                "attnd: memory.bytes: %llu MiB are wanted; %llu MiB are available after the start, of which "
-                "limits.connections (%u) may take %llu MiB, and the history of %llu blocks %llu MiB\n",
-                (unsigned long long)(config->memory_bytes >> 20), (unsigned long long)(available >> 20),
-                config->limits.connections, (unsigned long long)(connections >> 20),
-                (unsigned long long)config->pool_blocks, (unsigned long long)(history >> 20));
+        log_fault("memory.bytes: %llu MiB are wanted; %llu MiB are available after the start, of which "
+                  "limits.connections (%u) may take %llu MiB, and the history of %llu blocks %llu MiB",
+                  (unsigned long long)(config->memory_bytes >> 20), (unsigned long long)(available >> 20),
+                  config->limits.connections, (unsigned long long)(connections >> 20),
+                  (unsigned long long)config->pool_blocks, (unsigned long long)(history >> 20));
         return 0;
     }
     if (left >= CONFIG_MEMORY_LEAST)
@@ -826,7 +827,7 @@ static bool set_budget(struct daemon *d)
 
 static enum exit_code refuse_state(int rc, const char *reason)
 {
-    fprintf(stderr, "attnd: %s\n", reason);
+    log_fault("%s", reason);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -934,7 +935,7 @@ static enum exit_code open_listener(struct daemon *d, const struct listen_option
     int rc = http_listen(&d->loop, options, http_connections_accept, connections, listener);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: cannot listen on %s: %s (set %s=...)\n", text, uv_strerror(rc), key);
+    log_fault("cannot listen on %s: %s (set %s=...)", text, uv_strerror(rc), key);
     return EXIT_UNAVAILABLE;
 }
 
@@ -963,7 +964,7 @@ static bool make_options(const struct daemon *d, const struct config_listener *f
                     : NULL;
     o->local = !config->keys_file[0] && !o->address.is_unix;
     if (wrong)
-        fprintf(stderr, "attnd: %s: %s: %s\n", key, from->address, wrong);
+        log_fault("%s: %s: %s", key, from->address, wrong);
     return !wrong;
 }
 
@@ -989,11 +990,11 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     char reason[KEYS_REASON_BYTES];
     struct config_listener manager = {.mode = 0600};
     if (address_ranges_parse(config->trusted_proxies, &d->trusted, reason) != 0) {
-        fprintf(stderr, "attnd: trusted_proxies: %s\n", reason);
+        log_fault("trusted_proxies: %s", reason);
         return EXIT_CONFIGURATION;
     }
     if (config->keys_file[0] && keys_load(config->keys_file, &d->state.keys, reason) != 0) {
-        fprintf(stderr, "attnd: keys.file: %s\n", reason);
+        log_fault("keys.file: %s", reason);
         return EXIT_CONFIGURATION;
     }
     for (unsigned i = 0; i < config->listener_count; i++) {
@@ -1003,8 +1004,8 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     if (config->transport.address[0] && !make_options(d, &config->transport, "transport.listen", transport))
         return EXIT_CONFIGURATION;
     if (config->transport.address[0] && (!transport->address.is_unix || transport->proxy_protocol)) {
-        fprintf(stderr, "attnd: transport.listen: %s: wants unix:PATH or fd:N, without proxy_protocol\n",
-                config->transport.address);
+        log_fault("transport.listen: %s: wants unix:PATH or fd:N, without proxy_protocol",
+                  config->transport.address);
         return EXIT_CONFIGURATION;
     }
     if (!config->management[0])
@@ -1026,8 +1027,7 @@ static enum exit_code check_folder(const struct listen_address *address, bool ch
     int error = listen_address_folder(address);
     if (error == 0 || (checks && error == ENOENT && listen_address_may_come(address)))
         return EXIT_OK;
-    fprintf(stderr, "attnd: cannot listen on %s: %s (set %s=...)\n", text,
-            uv_strerror(uv_translate_sys_error(error)), key);
+    log_fault("cannot listen on %s: %s (set %s=...)", text, uv_strerror(uv_translate_sys_error(error)), key);
     return EXIT_UNAVAILABLE;
 }
 
@@ -1054,7 +1054,7 @@ static enum exit_code check_listeners(const struct config *config, bool checks,
         by[n] = key;
         for (unsigned j = 0; j < n; j++) {
             if (listen_address_is_same(taken[j], taken[n])) {
-                fprintf(stderr, "attnd: %s: %s: %s has this address already\n", key, text, by[j]);
+                log_fault("%s: %s: %s has this address already", key, text, by[j]);
                 return EXIT_CONFIGURATION;
             }
         }
@@ -1082,8 +1082,7 @@ static bool probe_journal(const char *folder)
     }
     if (wrote == (ssize_t)sizeof zeros)
         return true;
-    fprintf(stderr, "attnd: journal.path: %s: no file can be written there: %s\n", folder,
-            journal_files_why(error));
+    log_fault("journal.path: %s: no file can be written there: %s", folder, journal_files_why(error));
     return false;
 }
 
@@ -1106,7 +1105,7 @@ static enum exit_code check_start(struct daemon *d, bool checks, struct listen_o
         return code;
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like others */
     if (config->journal_path[0] && journal_files_check(config->journal_path, reason) != 0) {
-        fprintf(stderr, "attnd: journal.path: %s\n", reason);
+        log_fault("journal.path: %s", reason);
         return EXIT_CONFIGURATION;
     }
     if (config->journal_path[0] && !probe_journal(config->journal_path))
@@ -1115,7 +1114,7 @@ static enum exit_code check_start(struct daemon *d, bool checks, struct listen_o
     int rc = config->events.endpoint[0] ? kv_publisher_check(config, reason) : 0;
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: %s\n", reason);
+    log_fault("%s", reason);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -1125,8 +1124,8 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
                                   const struct listen_options *transport)
 {
     const struct config *config = d->state.config;
-    const struct http_service service = {routes_begun,   routes_handle,  routes_finish, routes_answered,
-                                         routes_proceed, routes_abandon, &d->state};
+    const struct http_service service = {routes_begun,      routes_handle,  routes_finish,  routes_answered,
+                                         routes_unanswered, routes_proceed, routes_abandon, &d->state};
     struct config_limits limits = config->limits, few = config->limits;
     few.connections = MANAGERS;
     few.unknown_connections = 0;
@@ -1135,7 +1134,7 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
     if (http_connections_create(&d->loop, &limits, &d->state.memory, &service, &d->connections) != 0 ||
         (management->management &&
          http_connections_create(&d->loop, &few, &d->state.memory, &service, &d->managers) != 0)) {
-        fprintf(stderr, "attnd: no memory for limits.connections\n");
+        log_fault("no memory for limits.connections");
         return EXIT_UNAVAILABLE;
     }
     d->state.connections = d->connections;
@@ -1151,8 +1150,8 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
                  ? registered_listen(&d->state, transport, &d->registered)
                  : 0;
     if (rc != 0) {
-        fprintf(stderr, "attnd: cannot listen on %s: %s (set transport.listen=...)\n",
-                config->transport.address, strerror(rc));
+        log_fault("cannot listen on %s: %s (set transport.listen=...)", config->transport.address,
+                  strerror(rc));
         code = EXIT_UNAVAILABLE;
     }
     if (code != EXIT_OK)
@@ -1163,16 +1162,16 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
 static void log_listeners(const struct daemon *d)
 {
     for (unsigned i = 0; i < d->state.config->listener_count; i++)
-        log_event(LOG_INFO, "listening", "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
+        log_event(LOG_INFO, "listening", NULL, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
                   http_listener_url(d->listeners[i]));
     if (d->management)
-        log_event(LOG_INFO, "listening", "management on %s", http_listener_url(d->management));
+        log_event(LOG_INFO, "listening", NULL, "management on %s", http_listener_url(d->management));
     if (d->registered)
-        log_event(LOG_INFO, "listening", "registered memory on %s", d->state.config->transport.address);
+        log_event(LOG_INFO, "listening", NULL, "registered memory on %s", d->state.config->transport.address);
     kv_publisher_log(d->publisher);
     if (d->state.keys)
-        log_event(LOG_INFO, "keys_read", "%u %s", keys_count(d->state.keys),
-                  keys_count(d->state.keys) == 1 ? "key" : "keys");
+        log_event(LOG_INFO, "keys_read", LOG_NUMBERS({"keys", keys_count(d->state.keys)}), "%u %s",
+                  keys_count(d->state.keys), keys_count(d->state.keys) == 1 ? "key" : "keys");
 }
 
 /* Why the daemon ends, for the log, and *code, its exit code. */
@@ -1186,7 +1185,7 @@ static const char *why_ended(const struct daemon *d, bool saved, enum exit_code 
     return failure ? failure : "asked to end";
 }
 
-static enum exit_code serve(const struct config *config)
+static enum exit_code serve(const struct config *config, const char *file)
 {
     struct listen_options options[CONFIG_LISTENERS_MAX], management = {0}, transport = {0};
     struct daemon d = {.state = {.config = config,
@@ -1204,6 +1203,9 @@ static enum exit_code serve(const struct config *config)
         return code;
     }
     log_start();
+    log_event(LOG_INFO, "starting", LOG_NUMBERS({"pid", getpid()}), "attnd %s (%s) starts: pid %d, %s%s",
+              ATTND_VERSION, ATTND_COMMIT, getpid(), file ? "configuration " : "no configuration file",
+              file ? file : "");
     raise_file_limit(config);
     uv_loop_init(&d.loop);
     watch_signals(&d);
@@ -1232,7 +1234,7 @@ static enum exit_code serve(const struct config *config)
         code = start_engine(&d);
     json_arena_install();
     if (code == EXIT_OK && routes_create(&d.state) != 0) {
-        fprintf(stderr, "attnd: no memory for limits.calls answers\n");
+        log_fault("no memory for limits.calls answers");
         code = EXIT_UNAVAILABLE;
     }
     if (code == EXIT_OK && !set_budget(&d))
@@ -1290,7 +1292,7 @@ static enum exit_code compile_kernels(const struct config *config, const char *a
     int rc = attention_compile_kernels(&config->geometry, arch, config->cache, stdout, error);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: %s\n", error);
+    log_fault("%s", error);
     return rc == ATTND_INVALID ? EXIT_USAGE : rc == ATTND_NOT_FOUND ? EXIT_UNAVAILABLE : EXIT_RUNTIME;
 }
 
@@ -1381,15 +1383,14 @@ static enum exit_code check_memory(const struct config *config)
     uint64_t taken = fixed - connections - history, left = here > taken ? here - taken : 1;
     bool fits = !here || taken < here;
     if (fits && on_device && config->pool_bytes > there) {
-        fprintf(stderr,
-                "attnd: this does not fit: %llu MiB are wanted on the GPU, and %llu MiB are available\n",
-                (unsigned long long)(config->pool_bytes >> 20), (unsigned long long)(there >> 20));
+        log_fault("this does not fit: %llu MiB are wanted on the GPU, and %llu MiB are available",
+                  (unsigned long long)(config->pool_bytes >> 20), (unsigned long long)(there >> 20));
         return EXIT_UNAVAILABLE;
     }
     if (fits)
         return budget_of(config, here ? left : 0) ? EXIT_OK : EXIT_UNAVAILABLE;
-    fprintf(stderr, "attnd: this does not fit: %llu MiB are wanted, and %llu MiB are available\n",
-            (unsigned long long)((fixed + CONFIG_MEMORY_LEAST) >> 20), (unsigned long long)(here >> 20));
+    log_fault("this does not fit: %llu MiB are wanted, and %llu MiB are available",
+              (unsigned long long)((fixed + CONFIG_MEMORY_LEAST) >> 20), (unsigned long long)(here >> 20));
     return EXIT_UNAVAILABLE;
 }
 
@@ -1402,7 +1403,7 @@ static enum exit_code check_backend(const struct config *config)
     int rc = attention_check(&options, error);
     if (rc == 0)
         return EXIT_OK;
-    fprintf(stderr, "attnd: %s\n", error);
+    log_fault("%s", error);
     return rc == ATTND_INVALID ? EXIT_CONFIGURATION : EXIT_UNAVAILABLE;
 }
 
@@ -1456,11 +1457,13 @@ static enum exit_code run(const struct options *options)
     struct config config;
     char error[CONFIG_ERROR_BYTES];
     enum exit_code code = EXIT_OK;
-    if (config_load(&config, &inputs, error) != 0) {
-        fprintf(stderr, "attnd: %s\n", error);
+    bool serves = options->action == ACTION_SERVE;
+    int rc = config_load(&config, &inputs, error);
+    log_init(rc == 0 ? config.log_level : LOG_ERROR, serves ? config.log_format : LOG_TEXT);
+    if (rc != 0) {
+        log_fault("%s", error);
         return EXIT_CONFIGURATION;
     }
-    log_init(config.log_level, config.log_format);
     size_pool(&config);
     if (options->action == ACTION_CHECK_CONFIG)
         code = check_config(&config);
@@ -1469,7 +1472,7 @@ static enum exit_code run(const struct options *options)
     else if (options->action == ACTION_COMPILE_KERNELS)
         code = compile_kernels(&config, options->arch);
     else
-        code = serve(&config);
+        code = serve(&config, options->file);
     config_deinit(&config);
     return code;
 }

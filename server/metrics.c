@@ -352,7 +352,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     MANY(counter, "attnd_connections_refused_total", "listener", write_refused,                                                  \
          "Of these, refused, since as many as may be were open.")                                                                \
     MANY(counter, "attnd_http_requests_total", "method, route, status", write_requests,                                          \
-         "Answers given. Route none: refused before its path was known, or no such path.")                                       \
+         "Requests that ended. Status 499: the client went away; 503 also: cut by the end. Route none: no path was known.")                                       \
     MANY(histogram, "attnd_http_request_duration_seconds", "method, route", write_request_times,                                 \
          "From a whole head to the last byte of the answer that the kernel took.")                                               \
     MANY(counter, "attnd_problems_total", "code", write_problems,                                                                \

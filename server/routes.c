@@ -740,13 +740,18 @@ void routes_finish(struct http_exchange *x, void *cookie)
     release_request(cookie, x->pending);
 }
 
-/* A line of the log for a request that has succeeded, as log.requests says; at debug each has one. */
-static void log_answered(const struct http_exchange *x, const struct config *config, uint64_t took_ns)
+/* Where the line of a request that has succeeded belongs, as log.requests says; at debug each has one. */
+static enum log_level level_of_answered(const struct config *config, uint64_t took_ns)
 {
     bool slow = (double)took_ns * 1e-6 > config->log_slow_ms,
          wanted =
              config->log_requests == LOG_REQUESTS_ALL || (config->log_requests == LOG_REQUESTS_SLOW && slow);
-    enum log_level level = wanted ? LOG_INFO : LOG_DEBUG;
+    return wanted ? LOG_INFO : LOG_DEBUG;
+}
+
+static void log_answered(const struct http_exchange *x, const struct config *config, uint64_t took_ns)
+{
+    enum log_level level = level_of_answered(config, took_ns);
     char whose[HTTP_WHOSE_BYTES];
     if (!log_wants(level))
         return;
@@ -755,16 +760,54 @@ static void log_answered(const struct http_exchange *x, const struct config *con
                 (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status, about.ms);
 }
 
-void routes_answered(struct http_exchange *x, void *cookie)
+static void count_answer(struct http_exchange *x, struct daemon_state *daemon, uint64_t took_ns)
 {
-    struct daemon_state *daemon = cookie;
     uint32_t number = x->route ? x->route_number : daemon->tally->routes;
-    uint64_t took_ns = uv_hrtime() - x->begun_ns;
     http_tally_note(daemon->tally, number, x->http_status, x->problem, took_ns);
     if (x->problem && x->key)
         atomic_fetch_add(&x->key->use.problems, 1);
+}
+
+void routes_answered(struct http_exchange *x, void *cookie)
+{
+    struct daemon_state *daemon = cookie;
+    uint64_t took_ns = uv_hrtime() - x->begun_ns;
+    count_answer(x, daemon, took_ns);
     if (!x->problem) /* http_problem() has told the log */
         log_answered(x, daemon->config, took_ns);
+}
+
+/* One that ends without its answer has a line, too: 499 is what proxies call a client that did not wait. A stream is mostly
+ * ended by its client. */
+void routes_unanswered(struct http_exchange *x, enum http_end why, enum http_stage stage, void *cookie)
+{
+    static const struct {
+        const char *code, *text;
+        int http_status;
+    } ends[] = {[HTTP_CLIENT_GONE] = {"client_gone", "the client went away", 499},
+                [HTTP_CLIENT_SLOW] = {"client_slow", "the client did not read on", 499},
+                [HTTP_CUT] = {"cut", "cut by the end of the daemon", 503}};
+    static const char *const stages[] = {[HTTP_ARRIVING] = "while its body arrived",
+                                         [HTTP_WAITING] = "before it was answered",
+                                         [HTTP_SENDING] = "while it was answered",
+                                         [HTTP_STREAMING] = "amid its stream"};
+    struct daemon_state *daemon = cookie;
+    uint64_t took_ns = uv_hrtime() - x->begun_ns;
+    bool left_stream = why == HTTP_CLIENT_GONE && stage == HTTP_STREAMING;
+    enum log_level level = why != HTTP_CLIENT_GONE ? LOG_WARNING
+                           : left_stream           ? level_of_answered(daemon->config, took_ns)
+                                                   : LOG_INFO;
+    if (!x->problem && stage != HTTP_STREAMING)
+        x->http_status = ends[why].http_status;
+    count_answer(x, daemon, took_ns);
+    if (x->problem || !log_wants(level)) /* http_problem() has told the log */
+        return;
+    char whose[HTTP_WHOSE_BYTES];
+    struct log_about about = http_log_about(x, took_ns);
+    about.code = ends[why].code;
+    log_request(level, LOG_UNANSWERED + why, &about, "%s %.*s from %s: %d %s: %s %s, after %.3f ms",
+                x->head.method_name, (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose),
+                x->http_status, about.code, ends[why].text, stages[stage], about.ms);
 }
 
 /* End a deferred exchange in place of the engine. */

@@ -65,6 +65,7 @@ void routes_handle(struct http_exchange *x, void *cookie);
 void routes_finish(struct http_exchange *x, void *cookie);
 void routes_answered(struct http_exchange *x, void *cookie);
 void routes_proceed(struct http_exchange *x, void *cookie);
+void routes_unanswered(struct http_exchange *x, enum http_end why, enum http_stage stage, void *cookie);
 void routes_abandon(struct http_exchange *x, void *cookie);
 
 /* routes_end_key: a key is no more: what it has under way is answered with 401, and what belongs to it is

@@ -515,7 +515,7 @@ static bool was_killed(const struct state *s)
         return false;
     text[front + strspn(text + front, "0123456789-:TZ")] = '\0';
     log_event(
-        LOG_WARNING, "sequences_lost",
+        LOG_WARNING, "sequences_lost", NULL,
         "the daemon before this one, which served since %s, saved nothing at its end (it was killed, or "
         "failed): "
         "the sequences that it had are lost",
@@ -725,7 +725,7 @@ static void name_left(const struct saving *s, uint32_t n, uint32_t end)
         size_t at = 0;
         for (int i = 0; i < NAMES_A_LINE && n < end; i++, n++)
             at += (size_t)snprintf(names + at, sizeof names - at, " %llu", (unsigned long long)s->all[n].id);
-        log_event(LOG_WARNING, "not_saved", "not saved: %s: sequences%s", s->reason, names);
+        log_event(LOG_WARNING, "not_saved", NULL, "not saved: %s: sequences%s", s->reason, names);
     }
 }
 
@@ -770,8 +770,8 @@ static bool save_those(struct saving *s, uint32_t *put_off)
         else if (rc == ATTND_GONE)
             s->gone++;
         else if (rc != 0)
-            log_event(LOG_WARNING, "not_saved", "not saved: %s: sequence %llu", s->reason,
-                      (unsigned long long)s->all[s->done].id);
+            log_event(LOG_WARNING, "not_saved", LOG_NUMBERS({"sequence", (double)s->all[s->done].id}),
+                      "not saved: %s: sequence %llu", s->reason, (unsigned long long)s->all[s->done].id);
     }
     return true;
 }
@@ -789,11 +789,12 @@ static bool save_all(struct saving *s)
     name_left(s, s->done, s->count);
     uint64_t bytes = snapshot_bytes(s->writer);
     if (snapshot_publish(s->writer, s->reason) != 0) {
-        log_event(LOG_WARNING, "not_saved", "nothing is saved: %s", s->reason);
+        log_event(LOG_WARNING, "not_saved", NULL, "nothing is saved: %s", s->reason);
         return false;
     }
     s->published = true;
     log_event(s->whole + s->gone < count ? LOG_WARNING : LOG_INFO, "saved",
+              LOG_NUMBERS({"sequences", s->whole}, {"of", count - s->gone}, {"bytes", (double)bytes}),
               "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
               (unsigned long long)(bytes >> 20));
     return s->whole + s->gone == count;
@@ -822,13 +823,14 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     engine_keep_all(daemon->engine, true);
     s.deadline_s = clock_s() + state_save_seconds(config, write_rate, s.bytes);
     if (good && api_kv_range_tokens(config) == 0) {
-        log_event(LOG_ERROR, "not_saved",
+        log_event(LOG_ERROR, "not_saved", NULL,
                   "nothing is saved: limits.body_bytes has no room for K and V of a token");
         good = false;
     } else if (!good) {
-        log_event(LOG_ERROR, "not_saved", "nothing is saved: no memory");
+        log_event(LOG_ERROR, "not_saved", NULL, "nothing is saved: no memory");
     } else if (s.count == 0) {
-        log_event(LOG_INFO, "saved", "saved: there are no sequences");
+        log_event(LOG_INFO, "saved", LOG_NUMBERS({"sequences", 0}, {"of", 0}, {"bytes", 0}),
+                  "saved: there are no sequences");
     } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
         name_left(&s, 0, s.count);
         good = false;
@@ -980,12 +982,12 @@ static bool fits(struct restoring *r)
     geometry_describe(r->g, geometry);
     describe_backend(r->daemon, backend);
     if (strcmp(geometry, head->geometry) != 0) {
-        log_event(LOG_ERROR, "not_restored", "the snapshot is of %s; this daemon has %s", head->geometry,
-                  geometry);
+        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is of %s; this daemon has %s",
+                  head->geometry, geometry);
         return false;
     }
     if (head->node != r->daemon->config->node) {
-        log_event(LOG_ERROR, "not_restored", "the snapshot is of node %u, this is node %u", head->node,
+        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is of node %u, this is node %u", head->node,
                   r->daemon->config->node);
         return false;
     }
@@ -996,7 +998,7 @@ static bool fits(struct restoring *r)
         engine_release(r->daemon->engine, request);
     }
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
-        log_event(LOG_ERROR, "not_restored",
+        log_event(LOG_ERROR, "not_restored", NULL,
                   "the snapshot is of a model with other parameters than the configuration says");
         return false;
     }
@@ -1023,8 +1025,9 @@ static bool restore_all(struct restoring *r)
         done[n] = rc != REQUEST_WAITS;
         r->restored += rc == 0;
         if (rc < 0)
-            log_event(LOG_ERROR, "not_restored", "sequence %llu is not restored: %s",
-                      (unsigned long long)snapshot_id(r->reader, n), r->reason);
+            log_event(LOG_ERROR, "not_restored", LOG_NUMBERS({"sequence", (double)snapshot_id(r->reader, n)}),
+                      "sequence %llu is not restored: %s", (unsigned long long)snapshot_id(r->reader, n),
+                      r->reason);
     }
     free(done);
     r->daemon->restored = r->restored;
@@ -1032,6 +1035,7 @@ static bool restore_all(struct restoring *r)
     if (r->daemon->leaving)
         return false;
     log_event(r->restored < count ? LOG_WARNING : LOG_INFO, "restored",
+              LOG_NUMBERS({"sequences", r->restored}, {"of", count}, {"bytes", (double)r->bytes}),
               "restored: %u of %u sequences, %llu MiB", r->restored, count,
               (unsigned long long)(r->bytes >> 20));
     return true;
@@ -1046,8 +1050,8 @@ static bool keep_failed(struct state *s, char name[NAME_BYTES])
         if (faccessat(s->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
             return renameat(s->dir, RESTORING, s->dir, name) == 0;
     }
-    log_event(LOG_ERROR, "not_restored", "what was not restored is in %s: there are %d such files already",
-              RESTORING, FAILED_MOST);
+    log_event(LOG_ERROR, "not_restored", NULL,
+              "what was not restored is in %s: there are %d such files already", RESTORING, FAILED_MOST);
     return false;
 }
 
@@ -1056,7 +1060,7 @@ static void keep_unrestored(struct state *s)
 {
     char kept[NAME_BYTES];
     if (keep_failed(s, kept))
-        log_event(LOG_WARNING, "not_restored", "what was not restored is in %s, and stays there", kept);
+        log_event(LOG_WARNING, "not_restored", NULL, "what was not restored is in %s, and stays there", kept);
 }
 
 /* Why an open snapshot is not used; NULL: it is ours. Its mode may have been changed by whoever copied it, or mounted the volume; the
@@ -1083,7 +1087,7 @@ static int take_snapshot(struct state *s, bool *unused)
 {
     char kept[NAME_BYTES];
     if (keep_failed(s, kept))
-        log_event(LOG_WARNING, "not_restored",
+        log_event(LOG_WARNING, "not_restored", NULL,
                   "the start before this one did not come to its end: what it was restoring is in %s, "
                   "and is not used again",
                   kept);
@@ -1092,15 +1096,15 @@ static int take_snapshot(struct state *s, bool *unused)
         return -1;
     const char *fault = fd < 0 ? strerror(errno) : fault_of(fd);
     if (fault)
-        log_event(LOG_ERROR, "not_restored", "the snapshot is not used: %s", fault);
+        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is not used: %s", fault);
     bool aside = renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0;
     if (aside && !fault)
         return fd;
     if (aside)
         keep_unrestored(s);
     else
-        log_event(LOG_ERROR, "not_restored", "the snapshot is not used, since it cannot be moved aside: %s",
-                  strerror(errno));
+        log_event(LOG_ERROR, "not_restored", NULL,
+                  "the snapshot is not used, since it cannot be moved aside: %s", strerror(errno));
     if (fd >= 0)
         close(fd);
     *unused = true;
@@ -1120,7 +1124,7 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
     bool readable = snapshot_open(fd, r.g, daemon->config->limits.sequence_tokens, &r.reader, r.reason) == 0;
     uint32_t count = readable ? snapshot_count(r.reader) : 1; /* nobody knows how many */
     if (!readable)
-        log_event(LOG_ERROR, "not_restored", "the snapshot is not used: %s", r.reason);
+        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is not used: %s", r.reason);
     engine_keep_all(daemon->engine, true);
     daemon->not_restored = count;
     if (readable && fits(&r))

@@ -185,7 +185,7 @@ static void cuda_close(struct attention *attention)
     if (!cuda_failed(d))
         cuda_self_test_await(b);
     if (attention->hangs) {
-        log_event(LOG_ERROR, "backend_failed", "the backend has failed: %s", attention->failure);
+        log_event(LOG_ERROR, "backend_failed", NULL, "the backend has failed: %s", attention->failure);
         return;
     }
     cuda_self_test_deinit(b);

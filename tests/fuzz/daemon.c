@@ -140,8 +140,8 @@ static void start(void)
     fuzz.state.loop = &fuzz.loop;
     fuzz.state.drain = no_drain;
     need(routes_create(&fuzz.state) == 0, "no memory for routes");
-    const struct http_service service = {routes_begun,   routes_handle,  routes_finish, routes_answered,
-                                         routes_proceed, routes_abandon, &fuzz.state};
+    const struct http_service service = {routes_begun,      routes_handle,  routes_finish,  routes_answered,
+                                         routes_unanswered, routes_proceed, routes_abandon, &fuzz.state};
     need(http_connections_create(&fuzz.loop, &fuzz.config.limits, &fuzz.state.memory, &service,
                                  &fuzz.connections) == 0,
          "no memory for connections");

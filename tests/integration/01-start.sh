@@ -305,12 +305,17 @@ DAEMON=
 
 start_daemon --set log.format=json
 curl -s -o /dev/null -H 'X-Request-Id: me' "$URL/nowhere\"quoted\""
+pid=$DAEMON
 stop_daemon
-expect 'a log in JSON' '["warning","info","info","info"] "me"' \
+expect 'a log in JSON' '["info","info","info","info"] "me"' \
     "$(jq -sc '[.[-4:][].level]' "$WORK/log") $(jq -c 'select(.request).request' "$WORK/log")"
 expect 'with what it is about' 'GET 404 not_found /nowhere"quoted"' "$(jq -r 'select(.request) | "\(.method) \(.status) \(.code) \(.path)"' "$WORK/log")"
-expect 'its events have names, its end a code' '["listening","signal","drain","stopped"] 0 asked to end' \
+expect 'its events have names, its end a code' '["starting","listening","signal","drain","stopped"] 0 asked to end' \
     "$(jq -sc '[.[].event | values]' "$WORK/log") $(jq -r 'select(.event == "stopped") | "\(.exit_code) \(.reason)"' "$WORK/log")"
+expect 'its start says who it is' "pid $pid, no configuration file" "$(jq -r "select(.event == \"starting\" and .pid == $pid).msg" "$WORK/log" | sed 's/.* starts: //')"
+not_started() { "$ATTND" --set log.format=json "$@" 2>&1 | jq -r '"\(.level) \(.event) \(.msg)"'; }
+expect 'a start that fails says why in JSON' 'error not_started listen: 1.2.3.4:80: without keys.file only loopback addresses and unix sockets are listened on' "$(not_started --set listen=1.2.3.4:80)"
+expect 'so does a configuration that is wrong' 'error not_started --set pool.blocks=0: pool.blocks: wants an integer in' "$(not_started --set pool.blocks=0 | sed 's/ in .*/ in/')"
 
 # Requests that succeed: at info, without debug, with figures as numbers.
 requests_logged() { jq -sc "[.[] | select(.request)] | $1" "$WORK/log"; }
@@ -321,7 +326,8 @@ sizes=$(for path in '/v1/sequences/7 -I' '/v1/sequences/7' '/v1/info' '/v1/seque
 done | jq -sc .)
 sizes=$(jq -c ". + [$(curl -s -H 'Accept: application/x-ndjson' --json '{"trace":[{"prompt":4,"decode":2}]}' "$URL/v1/workloads" | wc -c)]" <<<"$sizes")
 stop_daemon
-expect 'an access log: each request once, refusals as warnings' '["warning","warning","info","warning","info"]' "$(requests_logged 'map(.level)')"
+expect 'an access log: each request once' '[404,404,200,404,200]' "$(requests_logged 'map(.status)')"
+expect 'mistakes of clients are no warnings' '["info"]' "$(requests_logged 'map(.level) | unique')"
 expect 'with the route' '["/v1/sequences/{id}","/v1/sequences/{id}","/v1/info","/v1/sequences/{id}","/v1/workloads"]' "$(requests_logged 'map(.route)')"
 expect 'the bytes of the answer' "$(jq -c '.[1:]' <<<"$sizes")" "$(requests_logged '.[1:] | map(.bytes)')"
 expect 'and the time, a number' true "$(requests_logged 'all(.ms | type == "number" and . >= 0)')"

@@ -88,4 +88,44 @@ for where in tcp unix; do
     stop_daemon
     expect "$where: it ends cleanly" 0 $?
 done
+unset -f curl
+
+# Each has a line and is counted, as 499, which proxies use for it (bug: it was in no log and no metric).
+lines() { jq -c "select(.code == \"$1\") | [.level, .method, .route, .status]" "$WORK/log"; }
+has_lines() { [ "$(lines "$1" | wc -l)" = "$2" ]; }
+counted() { curl -s "$URL/metrics" | sed -n "s/^attnd_http_requests_total{\(.*status=\"499\"\)} /\1 /p" | sort; }
+start_daemon --config config/tiny.jsonc --set log.format=json --set scheduler.batch_window_us=600000000 --set limits.body_timeout_s=1 \
+    --set "listen=[\"127.0.0.1:0\",\"unix:$WORK/t\"]"
+call /v1/sequences '{"id":1}' >/dev/null
+exec 3<>"/dev/tcp/127.0.0.1/$PORT"
+printf 'POST /v1/batch HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\n{' >&3
+caught_up
+exec 3>&-
+eventually has_lines client_gone 1
+client gone "$PORT" /v1/append '{"sequences":[1],"k":[[[2,2,2,2,2,2,2,2]]],"v":[[[2,2,2,2,2,2,2,2]]]}'
+eventually has_lines client_gone 2
+curl -s -N "$URL/v1/events" | head -c 1 >/dev/null
+expect 'who leaves has a line' '["info","POST","/v1/batch",499] ["info","POST","/v1/append",499]' "$(lines client_gone | paste -sd' ')"
+expect 'that says when' 'while its body arrived,before it was answered' "$(jq -r 'select(.code == "client_gone").msg' "$WORK/log" | sed 's/.*went away \(.*\), after.*/\1/' | paste -sd,)"
+expect 'and is counted' 'method="POST",route="/v1/append",status="499" 1 method="POST",route="/v1/batch",status="499" 1' "$(counted | paste -sd' ')"
+client gone "$WORK/t" /nowhere '{}'
+refusals() { curl -s "$URL/metrics" | sed -n 's/^attnd_problems_total{code="not_found"} //p'; }
+is_refused() { [ "$(refusals)" = 1 ]; }
+eventually is_refused
+expect 'a refusal that did not arrive is one, and has its line only' 1 "$(jq -c 'select(.route == null and .method)' "$WORK/log" | wc -l)"
+# One who does not read an answer of more than the sockets hold.
+expect 'who does not read on has a line, a warning' '["warning","GET","/openapi.json",499]' "$(
+    perl -MIO::Socket::INET -e '
+        my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
+        syswrite $s, "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" x 100;
+        sleep 600;' "$PORT" &
+    eventually has_lines client_slow 1
+    kill $!
+    lines client_slow)"
+stop_daemon
+start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all
+curl -s -N "$URL/v1/events" | head -c 1 >/dev/null
+eventually has_lines client_gone 1
+expect 'a stream is ended by its client: that is no 499' '["info","GET","/v1/events",200]' "$(lines client_gone)"
+stop_daemon
 finish

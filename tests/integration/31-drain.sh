@@ -36,12 +36,13 @@ wait "$DAEMON"
 expect 'then it ends' 0 $?
 DAEMON=
 
-start_daemon --config config/tiny.jsonc --set drain.deadline_s=1 --set limits.body_timeout_s=3600
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=1 --set limits.body_timeout_s=3600 --set log.format=json
 exec 3<>"/dev/tcp/127.0.0.1/$PORT"
 printf 'POST /v1/sequences HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n' >&3
 caught_up
 stop_daemon
-expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(grep -c 'the drain.s deadline passed: 1 connections were cut' "$WORK/log")"
+expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(jq 'select(.event == "drain_deadline").connections' "$WORK/log")"
+expect 'and has a line' '["warning","POST","/v1/sequences",503]' "$(jq -c 'select(.code == "cut") | [.level, .method, .route, .status]' "$WORK/log")"
 exec 3>&-
 
 # A streamed workload is a request like others: it has the deadline, and then its client is told why it ends (bug: it was cut at once, "by request").
@@ -80,5 +81,5 @@ expect 'a workload in the background does not hold the end' 0 $?
 expect 'the last line is that it has stopped' 'info stopped: exit code 0, asked to end' "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
 expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,warning workload 1 is cut off by the end of the daemon' \
     "$(logged '[a-z]*' | grep '^[a-z]* workload' | sed 's/ after .*//' | paste -sd,)"
-expect 'and, where that is wanted, each request once' 'debug POST /v1/workloads from 127.0.0.1: 202,warning refused GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|warning\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
+expect 'and, where that is wanted, each request once' 'debug POST /v1/workloads from 127.0.0.1: 202,info refused GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|info\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
 finish

@@ -124,9 +124,11 @@ END_TEST
 START_TEST(events_have_a_name)
 {
     log_init(LOG_INFO, LOG_LOGFMT);
-    log_event(LOG_DEBUG, "no", "not this");
-    log_event(LOG_INFO, "saved", "saved: %d", 5);
-    ck_assert_ptr_nonnull(strstr(logged(), "Z level=info event=saved msg=\"saved: 5\"\n"));
+    log_event(LOG_DEBUG, "no", NULL, "not this");
+    log_event(LOG_INFO, "saved", LOG_NUMBERS({"sequences", 5}, {"ms", 0.25}, {"of", 9007199254740991}),
+              "saved: %d", 5);
+    ck_assert_ptr_nonnull(strstr(
+        logged(), "Z level=info event=saved sequences=5 ms=0.250 of=9007199254740991 msg=\"saved: 5\"\n"));
     log_end(LOG_INFO, 0, "asked to end", "stopped");
     ck_assert_ptr_nonnull(
         strstr(logged(), " event=stopped exit_code=0 reason=\"asked to end\" msg=\"stopped\"\n"));
@@ -140,7 +142,7 @@ START_TEST(events_have_a_name)
     ck_assert(cJSON_GetNumberValue(cJSON_GetObjectItem(tree, "exit_code")) == 1);
     cJSON_Delete(tree);
     log_init(LOG_INFO, LOG_TEXT);
-    log_event(LOG_INFO, "saved", "saved: 5");
+    log_event(LOG_INFO, "saved", NULL, "saved: 5");
     const char *line = logged();
     ck_assert_msg(strstr(line, "Z info saved: 5\n") && line[strlen("attnd: 2026-11-21T05:16:29")] == '.',
                   "%s", line);
