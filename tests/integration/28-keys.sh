@@ -59,6 +59,9 @@ expect 'without a key' '401 unauthorized this needs a key: Authorization: Bearer
 expect 'and what is wanted is said' 'Bearer realm="attnd"' "$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^WWW-Authenticate: //p')"
 expect 'attnctl says where it takes one from' 'attnctl: 401 unauthorized: this needs a key: Authorization: Bearer KEY; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE' \
     "$("$CTL" --url "$URL" stats 2>&1)"
+install -m 644 <(echo none) "$WORK/open"
+expect 'and that everybody can read that file' "attnctl: $WORK/open: everybody on this machine can read this key (chmod 600 it)" \
+    "$("$CTL" --url "$URL" --key-file "$WORK/open" stats 2>&1 | head -n 1)"
 expect 'an unknown path is not told from others' 401 "$(code curl -s "$URL/nothing")"
 expect 'so is every path, with every method, but probes, the contract and the page' '' "$(
     curl -s "$URL/openapi.json" | jq -r '.paths | to_entries[] | .key as $path | .value | keys[] | "\(. | ascii_upcase) \($path)"' |

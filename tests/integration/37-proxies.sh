@@ -18,7 +18,7 @@ end_all() {
 trap end_all EXIT
 made=$("$CTL" --json key new all admin)
 (umask 077; jq '{keys: [.entry]}' <<<"$made" >"$WORK/keys")
-jq -r .key <<<"$made" >"$WORK/key"
+(umask 077 && jq -r .key <<<"$made" >"$WORK/key")
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout "$WORK/key.pem" -out "$WORK/cert.pem" 2>/dev/null
 cat "$WORK/cert.pem" "$WORK/key.pem" >"$WORK/proxy.pem"
 free_port() { perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0")->sockport'; }

@@ -170,7 +170,7 @@ stop_others
 # ---- keys
 J=$WORK/goes
 "$CTL" --json key new one infer admin keep >"$WORK/made"
-jq -r .key "$WORK/made" >"$WORK/key"
+(umask 077 && jq -r .key "$WORK/made" >"$WORK/key")
 (umask 077; jq '{keys: [.entry]}' "$WORK/made" >"$WORK/keys")
 target A --set "keys.file=$WORK/keys"
 target B

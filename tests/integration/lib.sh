@@ -85,7 +85,7 @@ make_keys() {
     local name made entries=()
     for name in "$@"; do
         made=$("$(dirname "$ATTND")/attnctl" --json key new "$name" "$([ "$name" = root ] && echo admin || echo infer)")
-        jq -r .key <<<"$made" >"$WORK/$name"
+        (umask 077 && jq -r .key <<<"$made" >"$WORK/$name")
         entries+=("$(jq -c .entry <<<"$made")")
     done
     (IFS=, && umask 077 && printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")

@@ -24,6 +24,7 @@ from .errors import (
     InvalidError,
     NoBlocksError,
     NotFoundError,
+    OutOfMemoryError,
     PositionError,
     UnreachableError,
     UnsupportedError,

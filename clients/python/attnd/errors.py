@@ -53,7 +53,11 @@ class BusyError(Error):
 
 
 class NoBlocksError(Error, MemoryError):
-    """Blocks, sequences or memory are used up."""
+    """Blocks, or slots for sequences, are used up."""
+
+
+class OutOfMemoryError(Error, MemoryError):
+    """The machine, or the device, has no memory for it: for the pool, say."""
 
 
 class DeadlineError(Error, TimeoutError):
@@ -98,11 +102,11 @@ _CLASSES = {
     'quota_exceeded': BusyError,
     'no_blocks': NoBlocksError,
     'no_sequences': NoBlocksError,
-    'no_memory': NoBlocksError,
+    'no_memory': OutOfMemoryError,
     'blocks_exhausted': NoBlocksError,
     'host_blocks_exhausted': NoBlocksError,
     'sequences_exhausted': NoBlocksError,
-    'out_of_memory': NoBlocksError,
+    'out_of_memory': OutOfMemoryError,
     'deadline': DeadlineError,
     'unreachable': UnreachableError,
     'device': DeviceError,

@@ -728,6 +728,10 @@ class Module(unittest.TestCase):
                     engine.attend(engine.create(), numpy.zeros((1, QUERY_HEADS, DIM), numpy.float32), layer=3)
                 self.assertIn(wants, str(raised.exception))
 
+    def test_a_pool_for_which_there_is_no_memory(self):
+        with self.assertRaisesRegex(attnd.OutOfMemoryError, 'pool.bytes: .* do not fit'):
+            attnd.Engine({'pool.bytes': '40TiB'})
+
     def test_a_backend_that_is_not_here(self):
         if 'not usable here' not in attnd.backends()['cuda']:  # asked here, since other tests read this file where there is no library
             self.skipTest('there is CUDA here')
