@@ -885,9 +885,6 @@ static int check_journal(const struct config *c, char error[CONFIG_ERROR_BYTES])
 {
     if (!c->journal_path[0])
         return 0;
-    if (c->transport.address[0])
-        return misfit(c, "journal.path",
-                      "clients with registered memory (transport.listen) are not recorded yet", error);
     if (c->poison)
         return misfit(c, "journal.path", "what debug.poison finds is not recorded", error);
     return 0;

@@ -23,6 +23,8 @@
 #include "config/numbers.h"
 #include "kernels/numeric.h"
 #include "scheduler/client_queue.h"
+#include "scheduler/journal.h"
+#include "scheduler/journal_request.h"
 #include "scheduler/staging.h"
 
 #include <assert.h>
@@ -72,6 +74,7 @@ struct doorbell_call {
     struct passage passages[TENSORS];
     uint32_t passage_count, passage; /* the one that is being copied, */
     uint64_t copied;                 /* and so much of it is */
+    uint64_t digest;                 /* of all that was copied, for the journal */
     bool counts;                     /* as a call of its key */
     uint64_t staging_bytes;          /* counted for its key */
     uint64_t memory;                 /* of memory.bytes, for its lists */
@@ -87,6 +90,7 @@ struct doorbell {
     struct doorbell_call *free_calls;
     uint32_t free_count;
     bool released; /* a request is free since rings were last read */
+    bool drops;    /* doorbell_drops() */
     struct doorbell_call *writing, **writing_end;
     struct doorbell_client **hot; /* [hot_room] */
     uint32_t hot_count, hot_room;
@@ -448,7 +452,14 @@ static void cancel_calls(struct doorbell *d, struct doorbell_client *client)
     client->reading = NULL;
     if (reading)
         release_call(d, reading);
-    client_queue_drop_cancelled(d->o.state->clients);
+    d->drops = true;
+}
+
+bool doorbell_drops(struct doorbell *d)
+{
+    bool drops = d->drops;
+    d->drops = false;
+    return drops;
 }
 
 /* A client has broken the protocol: no more is taken from it. The loop says so, and closes it. */
@@ -471,9 +482,15 @@ static bool read_region(const struct doorbell_region *region, uint64_t offset, v
 /* All tensors are there: the request goes the way of all others. */
 static void submit(struct doorbell *d, struct doorbell_call *call)
 {
+    struct engine_state *state = d->o.state;
     call->client->reading = NULL;
     call->request->submitted_s = d->o.clock(d->o.clock_cookie);
-    client_queue_add(d->o.state->clients, call->request);
+    call->request->digest = call->digest;
+    if (request_stream(call->request)) /* what the GPU finds in its rows is not recorded */
+        journal_stop(state->journal, "a call has its tensors in GPU memory");
+    journal_take(state->journal, call->request);
+    state->taken++;
+    client_queue_add(state->clients, call->request);
 }
 
 /* Copy the next piece of q, k or v and look at it. */
@@ -490,6 +507,8 @@ static void read_piece(struct doorbell *d, struct doorbell_call *call)
         fail(d, call, ATTND_INVALID, "%s: %s", p->name, read ? text : "the region cannot be read");
         return;
     }
+    if (d->o.state->journal)
+        call->digest = journal_digest_on(call->digest, p->memory + call->copied, n);
     call->copied += n;
     if (call->copied < p->bytes)
         return;
@@ -718,6 +737,7 @@ static void begin_call(struct doorbell *d, struct doorbell_call *call)
     struct request *request = call->request;
     struct doorbell_bytes bytes;
     char detail[REQUEST_DETAIL_BYTES];
+    call->digest = JOURNAL_DIGEST_OF_NOTHING;
     request->kind = c->kind == REGISTERED_APPEND ? REQUEST_APPEND : REQUEST_ATTEND;
     request->rings = true;
     request->key = terms->key;

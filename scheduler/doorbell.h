@@ -73,6 +73,9 @@ void doorbell_destroy(struct doorbell *doorbell);
 /* doorbell_turn: take calls, copy tensors and outputs, as much as a turn has time for; whether anything was done. */
 bool doorbell_turn(struct doorbell *doorbell);
 
+/* doorbell_drops: whether clients have ended whose calls wait, since it was last asked: client_queue_drop_cancelled() is to be called. */
+bool doorbell_drops(struct doorbell *doorbell);
+
 /* doorbell_complete: a request with `rings` has been carried out. */
 void doorbell_complete(struct doorbell *doorbell, struct request *request);
 

@@ -173,6 +173,7 @@ static bool run_next_alone(struct engine *e)
 static void handle(struct engine *e, struct request *request)
 {
     const struct request_traits *kind = &request_kinds[request->kind];
+    e->state.taken += kind->when != REQUEST_LOOKING;
     switch (kind->when) {
     case REQUEST_QUEUED:
     case REQUEST_STEPPED:
@@ -189,10 +190,9 @@ static void handle(struct engine *e, struct request *request)
     }
 }
 
-/* Handle those that were recorded to be taken now. */
-static bool take_recorded(struct engine *e)
+/* Handle those that were recorded to be taken now, whoever they came from. */
+static void take_recorded(struct engine *e)
 {
-    bool any = false;
     while (journal_next_is(e->state.journal, JOURNAL_REQUEST)) {
         struct request *request = engine_acquire(e);
         if (!request || !journal_next_request(e->state.journal, request))
@@ -200,18 +200,15 @@ static bool take_recorded(struct engine *e)
         journal_take(e->state.journal, request);
         handle(e, request);
         check_invariants(e);
-        any = true;
     }
-    return any;
 }
 
 /* Handle the requests that are in the ring now, as many as there is time for; the others and those that come
- * meanwhile have their turn later, so that steps are formed however many come and however long they take. */
+ * meanwhile have their turn later, so that steps are formed however many come and however long they take. Returns whether there were
+ * any. */
 static bool take_requests(struct engine *e)
 {
     uint32_t n = ring_count(&e->to_engine);
-    if (journal_checks(e->state.journal))
-        return take_recorded(e);
     budget_begin(&e->state.taking);
     for (uint32_t i = 0; i < n && budget_allows(&e->state.taking); i++) {
         struct request *request = ring_take(&e->to_engine);
@@ -220,6 +217,18 @@ static bool take_requests(struct engine *e)
         check_invariants(e);
     }
     return n > 0;
+}
+
+/* Take calls of clients with registered memory, and then those of the loop. Returns whether there was anything to do. */
+static bool take_calls(struct engine *e)
+{
+    if (journal_checks(e->state.journal))
+        take_recorded(e);
+    bool any = e->doorbell && doorbell_turn(e->doorbell);
+    any |= take_requests(e);
+    if (journal_dropped(e->state.journal, e->doorbell && doorbell_drops(e->doorbell)))
+        client_queue_drop_cancelled(e->state.clients);
+    return any;
 }
 
 /* ---- a turn -------------------------------------------------------------------------------------- */
@@ -414,6 +423,7 @@ bool engine_turn(struct engine *e, double now_s)
     e->state.keeps_all = atomic_load(&e->keep_all);
     journal_turn(e->state.journal, &now_s, &e->state.keeps_all, &e->state.stopping);
     e->state.now_s = now_s;
+    uint64_t taken = e->state.taken;
     block_log_at(block_tables_log(tables_of(e)), now_s);
     workload_run_begin_turn(e->state.workloads);
     bool worked = retire_steps(e);
@@ -421,8 +431,8 @@ bool engine_turn(struct engine *e, double now_s)
     watch_steps(e, worked);
     look_at_device(e);
     note_failure(e);
-    worked |= e->doorbell && doorbell_turn(e->doorbell);
-    worked |= take_requests(e);
+    bool stirs = take_calls(e); /* also what the journal leaves out, by which nothing is decided */
+    worked |= e->state.taken != taken;
     worked |= run_next_alone(e);
     worked |= test_backend(e);
     worked |= workload_run_tidy(e->state.workloads);
@@ -433,7 +443,7 @@ bool engine_turn(struct engine *e, double now_s)
         worked |= workload_run_verify(e->state.workloads, !worked);
     bool computes =
         e->state.alone.first || steps_in_flight(e->state.steps) || e->state.failed || e->state.stopping;
-    if (computes || !worked)
+    if (computes || !(worked || stirs))
         worked |= step_roof_turn(e->state.steps, computes, now_s);
     workload_run_report(e->state.workloads);
     if (worked)
@@ -443,7 +453,7 @@ bool engine_turn(struct engine *e, double now_s)
     worked |= kv_events_turn(e->state.kv_events, tables_of(e));
     if (sequences_are_limited(e->state.sequences))
         atomic_store(&e->ids_reach, sequences_reach(e->state.sequences, REQUEST_IDS_AHEAD));
-    return worked;
+    return worked || stirs;
 }
 
 /* The earlier of two times to wait, of which negative ones mean for ever. */
@@ -851,7 +861,7 @@ static int begin_journal(struct engine *e)
     bool whole = fclose(text) == 0;
     const struct journal_begin begin = {.tasks = info->tasks,
                                         .paged_v1_tokens = info->paged_v1_tokens,
-                                        .spare_requests = e->o.spare_requests,
+                                        .spare_requests = e->state.requests - e->o.config->limits.calls,
                                         .on_device = info->on_device,
                                         .tile_caps = info->tile_caps,
                                         .cost = measures.cost,

@@ -33,6 +33,7 @@ struct engine_state {
     bool failed;                        /* the backend has */
     bool keeps_all;                     /* whatever was last used counts as in use */
     double step_us_max, step_us_shared; /* scheduler.step_us_max and step_us_shared, as the backend is */
+    uint64_t taken;                     /* requests so far, but those that only look: engine.c, doorbell.c */
     struct budget taking;               /* requests from the ring: engine.c, */
     struct budget waiting;              /* and those that a step carries out: client_queue.c */
     struct client_queue *clients;

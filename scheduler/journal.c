@@ -7,6 +7,7 @@
  * is there, puts checksums to it, and writes it. */
 #include "scheduler/journal.h"
 
+#include "config/log.h"
 #include "config/mapping.h"
 #include "config/numbers.h"
 #include "scheduler/journal_request.h"
@@ -49,20 +50,11 @@ static const char *const
     *const retired_names[] = {"step", COUNTS, NULL}, *const answer_names[] = {"request", "kind", "status",
                                                                               COUNTS,    "ids",  NULL};
 
-static const char *const kind_names[JOURNAL_KINDS] = {"nothing",
-                                                      "begin",
-                                                      "turn",
-                                                      "request",
-                                                      "client gone",
-                                                      "step done",
-                                                      "budget spent",
-                                                      "roof measured",
-                                                      "self-test ended",
-                                                      "block swapped",
-                                                      "step submitted",
-                                                      "step retired",
-                                                      "answer",
-                                                      "end"};
+static const char *const kind_names[JOURNAL_KINDS] = {
+    "nothing",         "begin",         "turn",           "request",
+    "client gone",     "step done",     "budget spent",   "roof measured",
+    "self-test ended", "block swapped", "step submitted", "step retired",
+    "answer",          "end",           "calls dropped"};
 
 const char *journal_kind_name(enum journal_kind kind)
 {
@@ -116,11 +108,18 @@ struct journal {
 
 /* ---- the ring -------------------------------------------------------------------------------------- */
 
-static void stop(struct journal *j, const char *reason)
+static bool set_stopped(struct journal *j, const char *reason)
 {
     const char *none = NULL;
-    atomic_compare_exchange_strong(&j->stopped, &none, reason);
     j->on = false;
+    return atomic_compare_exchange_strong(&j->stopped, &none, reason);
+}
+
+/* Nothing more is recorded, which nobody has asked for. */
+static void stop(struct journal *j, const char *reason)
+{
+    if (set_stopped(j, reason))
+        log_event(LOG_ERROR, "journal_stopped", NULL, "journal.path: %s; nothing more is recorded", reason);
 }
 
 /* Room for an entry in one piece; NULL: there is none, and the journal has stopped. */
@@ -324,7 +323,7 @@ void journal_take(struct journal *j, struct request *request)
                              .key = j->key,
                              .request = request};
     journal_note_turn(j);
-    if (request->kind == REQUEST_DOORBELL || !journal_request(&w, j->config))
+    if (!journal_request(&w, j->config))
         stop(j, "a request has lists that are too long for a record");
     else
         put(j, JOURNAL_REQUEST, j->scratch, (uint32_t)(w.at - j->scratch));
@@ -370,6 +369,11 @@ static bool fact(struct journal *j, enum journal_kind kind, bool is)
 bool journal_gone(struct journal *j, const struct request *request)
 {
     return fact(j, JOURNAL_GONE, atomic_load(&request->cancelled));
+}
+
+bool journal_dropped(struct journal *j, bool drops)
+{
+    return fact(j, JOURNAL_DROPPED, drops);
 }
 
 bool journal_spent(struct journal *j, bool spent)
@@ -754,6 +758,14 @@ const char *journal_settings(const struct journal *j, struct journal_begin *begi
 }
 
 void journal_end(struct journal *j, const char *reason)
+{
+    if (!j || j->checks || !j->on)
+        return;
+    put(j, JOURNAL_END, reason, (uint32_t)strlen(reason));
+    set_stopped(j, reason);
+}
+
+void journal_stop(struct journal *j, const char *reason)
 {
     if (!j || j->checks || !j->on)
         return;

@@ -36,6 +36,7 @@ enum journal_kind {
     JOURNAL_RETIRED, /* retired, */
     JOURNAL_ANSWER,  /* completed */
     JOURNAL_END,
+    JOURNAL_DROPPED, /* an input: clients have ended, and their calls that wait are looked through */
     JOURNAL_KINDS
 };
 
@@ -115,6 +116,7 @@ bool journal_next_request(struct journal *journal, struct request *request);
 bool journal_checks(const struct journal *journal);
 
 bool journal_gone(struct journal *journal, const struct request *request);
+bool journal_dropped(struct journal *journal, bool drops);
 bool journal_spent(struct journal *journal, bool spent);
 bool journal_roof(struct journal *journal, bool done);
 bool journal_tested(struct journal *journal, bool done);
@@ -133,7 +135,8 @@ void journal_step(struct journal *journal, const struct engine_state *state, con
 void journal_retired(struct journal *journal, const struct engine_state *state, const struct step *step);
 void journal_answer(struct journal *journal, const struct engine_state *state, const struct request *request);
 
-/* journal_end: nothing more is recorded, for this reason. */
+/* journal_end: nothing more is recorded, for this reason. journal_stop: likewise, where that is to be seen: the log has it. */
+void journal_stop(struct journal *journal, const char *reason);
 void journal_end(struct journal *journal, const char *reason);
 
 /* ---- of one that checks ---- */

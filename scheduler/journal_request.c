@@ -437,18 +437,23 @@ bool journal_request(struct journal_wire *w, const struct config *config)
     return !w->bad;
 }
 
+uint64_t journal_digest_on(uint64_t digest, const void *bytes, size_t n)
+{
+    return XXH3_64bits_withSeed(bytes, n, digest);
+}
+
 uint64_t journal_digest(const struct request *r, const struct geometry *g)
 {
     if (!request_has_rows(r) || request_stream(r))
         return 0;
     size_t kv_rows = r->kind == REQUEST_PAGED ? r->paged.tokens : r->rows.count;
     size_t kv = kv_rows * geometry_kv_row_bytes(g, r->rows.kv_source) * (r->rows.all_layers ? g->layers : 1);
-    uint64_t digest = 1;
+    uint64_t digest = JOURNAL_DIGEST_OF_NOTHING;
     if (r->rows.q)
-        digest = XXH3_64bits_withSeed(r->rows.q, r->rows.count * geometry_q_row_bytes(g), digest);
+        digest = journal_digest_on(digest, r->rows.q, r->rows.count * geometry_q_row_bytes(g));
     if (r->rows.k)
-        digest = XXH3_64bits_withSeed(r->rows.k, kv, digest);
+        digest = journal_digest_on(digest, r->rows.k, kv);
     if (r->rows.v)
-        digest = XXH3_64bits_withSeed(r->rows.v, kv, digest);
+        digest = journal_digest_on(digest, r->rows.v, kv);
     return digest;
 }

@@ -20,7 +20,10 @@ struct journal_wire {
  * workload is made, or left out of what is written if it is none to be started. */
 bool journal_request(struct journal_wire *w, const struct config *config);
 
-/* journal_digest: of the bytes of its tensors; 0: it has none. Any thread, which has the request. O(bytes): 0.1 us a KiB. */
+/* journal_digest: of the bytes of its tensors; 0: it has none. Any thread, which has the request. O(bytes): 0.1 us a KiB.
+ * journal_digest_on: the same in pieces: of what had `digest`, and these bytes. */
+enum { JOURNAL_DIGEST_OF_NOTHING = 1 };
 uint64_t journal_digest(const struct request *request, const struct geometry *g);
+uint64_t journal_digest_on(uint64_t digest, const void *bytes, size_t n);
 
 #endif

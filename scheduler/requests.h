@@ -62,8 +62,8 @@ enum {
 /* When a request is carried out. */
 enum request_when {
     REQUEST_AT_ONCE, /* as soon as it is taken */
-    REQUEST_LOOKING, /* likewise, and it is answered turns later: in parts, or once there is news. It changes nothing,
-                      * and the journal leaves it out. */
+    REQUEST_LOOKING, /* likewise, and it is answered turns later: in parts, or once there is news. It changes nothing that the
+                      * scheduler decides by, and the journal leaves it out. */
     REQUEST_QUEUED,  /* while a step is formed, in its turn among the requests on its sequences */
     REQUEST_STEPPED, /* likewise, and it is answered when that step retires */
     REQUEST_ALONE    /* when no step is in flight */
@@ -109,7 +109,7 @@ enum request_change {
     XX(PREFIXES, LOOKING, NOTHING, false, inspect_prefixes)                                                  \
     XX(EVENTS, LOOKING, NOTHING, false, history_watch)                                                       \
     XX(AUDIT, LOOKING, NOTHING, false, inspect_audit)                                                        \
-    XX(DOORBELL, AT_ONCE, NOTHING, false, doorbell_control)                                                  \
+    XX(DOORBELL, LOOKING, NOTHING, false, doorbell_control)                                                  \
     XX(FORGET, AT_ONCE, SEQUENCES, false, sequence_ops_forget)                                               \
     XX(TRIM, AT_ONCE, POOL, false, sequence_ops_trim)                                                        \
     XX(WORKLOAD_START, AT_ONCE, WORKLOADS, true, workload_run_start)                                         \

@@ -15,6 +15,13 @@ is_transport() { [ "$(transport | jq -c "$1")" = "$2" ]; }
 sequence() { curl -s --json "${1:-"{}"}" "$URL/v1/sequences" | jq .id; }
 lengths() { curl -s "$URL/v1/sequences/$1" | jq -c .lengths; }
 audit() { curl -s -X POST "$URL/v1/audit" | jq .ok; }
+start() { # with a journal, which is checked when the daemon has ended: whatever clients did, their calls are in it
+    rm -rf "$WORK/journal"
+    mkdir "$WORK/journal"
+    start_daemon --set "journal.path=$WORK/journal" "$@"
+}
+replays() { expect 'its journal is the same when it is run again' ok "$("$ATTND" --replay-check "$WORK/journal" | sed 's/^ok:.*/ok/')"; }
+calls_in_journal() { "$ATTND" --journal-print "$WORK/journal" | jq -s '[.[] | select(.kind == "request" and (.what == "append" or .what == "attend"))] | length'; }
 
 # ---- what does not start
 # shellcheck disable=SC2069 # of what it says only what is wrong
@@ -24,7 +31,7 @@ expect 'a folder that is none' "attnd: cannot listen on unix:$WORK/none/r: no su
     "$(fails --set "transport.listen=unix:$WORK/none/r")"
 
 # ---- the same bits as over HTTP: appends of a layer and of all, several sequences, with and without k and v, positions, float32 of lse
-start_daemon --set "transport.listen={\"address\":\"unix:$WORK/r\",\"mode\":\"0660\"}" --set geometry.layers=2 --set pool.blocks=512
+start --set "transport.listen={\"address\":\"unix:$WORK/r\",\"mode\":\"0660\"}" --set geometry.layers=2 --set pool.blocks=512
 expect 'the socket has its mode' 660 "$(stat -c %a "$WORK/r")"
 expect 'info says where it is' "{\"listen\":\"unix:$WORK/r\",\"version\":1,\"clients\":256,\"calls\":64,\"regions\":8,\"region_bytes\":67108864,\"gpu_bytes\":0,\"gpu_rows\":0}" \
     "$(curl -s "$URL/v1/info" | jq -c .transport)"
@@ -262,10 +269,12 @@ wait $first
 expect 'the other one, too' 200 "$(sed 1,2d "$WORK/first" | grep -c '^ok')"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+replays
+expect 'with their calls' yes "$([ "$(calls_in_journal)" -gt 464 ] && echo yes)"
 expect 'and its socket goes' 1 "$([ -e "$WORK/r" ]; echo $?)"
 
 # ---- k and v as they are stored, tokens of a prompt, a kernel, a deadline
-start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set geometry.dtype=bf16 --set geometry.kv_dtype=e4m3 \
+start --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set geometry.dtype=bf16 --set geometry.kv_dtype=e4m3 \
     --set geometry.head_dim=32 --set geometry.block_size=8
 perl -e 'srand(9); print pack "C*", map { int(rand(120)) } 1 .. 16 * 32' >"$WORK/8"
 list 'q<' "$(sequence)" >"$WORK/ids"
@@ -294,9 +303,10 @@ END
 expect 'the same bits' '' "$(cmp "$WORK/o" "$WORK/http" 2>&1)"
 expect 'the prompt is known by its tokens' 8 "$(curl -s --json '{"tokens":[1,2,3,4,5,6,7,8,10]}' "$URL/v1/sequences" | jq .cached_tokens)"
 stop_daemon
+replays
 
 # ---- with a window in which calls wait for company: what ends meanwhile
-start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set scheduler.batch_window_us=600000000
+start --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set scheduler.batch_window_us=600000000
 id=$(sequence)
 append="open -
 region 65536
@@ -350,6 +360,7 @@ printf '"length":4000000000}' >&9
 wait "$DAEMON"
 expect 'a daemon that ends' 0 $?
 DAEMON=
+replays
 exec 9>&- 9<&-
 wait $draining
 expect 'answers what it has taken, and says so' 'ok 0 28672
@@ -376,7 +387,7 @@ write_keys() {
     (umask 077; printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")
 }
 write_keys
-start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set transport.clients=3
+start --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set transport.clients=3
 as() { curl -s -H "Authorization: Bearer $(cat "$WORK/$1")" "${@:2}"; }
 says() { echo "open ${1:--}" | talk; }
 expect 'without a key' '401 unauthorized this needs a key' "$(says)"
@@ -434,7 +445,8 @@ expect 'problems are counted by code, of the ring too' yes "$(used 'problems_tot
 expect 'all memory is given back' '0 0' "$(used staging_bytes_used) $(used transport_region_bytes)"
 stop_daemon
 expect 'it ends cleanly' 0 $?
-start_daemon --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000
+replays
+start --config config/tiny.jsonc --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000
 id=$(as few --json '{}' "$URL/v1/sequences" | jq .id)
 (
     append few 1 0
@@ -450,9 +462,10 @@ wait $calling
 expect 'a quota of calls' '429 quota_exceeded quotas.calls (1) of the key are used up
 ok 0' "$(sed 1,2d "$WORK/calls")"
 stop_daemon
+replays
 
 # ---- clients that die at every stage, and one that rewrites everything; another one sees nothing of it
-start_daemon --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set transport.clients=32 --set limits.calls=8
+start --set "transport.listen=unix:$WORK/r" --set "keys.file=$WORK/keys" --set transport.clients=32 --set limits.calls=8
 id=$(as ann --json '{}' "$URL/v1/sequences" | jq .id) mine=$(as root --json '{}' "$URL/v1/sequences" | jq .id)
 honest() { # KEY SEQUENCE - what ten attends at layer 1 give
     talk <<END
@@ -516,5 +529,6 @@ expect 'the books balance' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
 expect 'nor do others see anything' "$expected" "$(honest root "$mine")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
+replays
 
 finish

@@ -25,8 +25,9 @@ is_transport() { [ "$(transport "$1")" = "$2" ]; }
 maps() { grep -c 'memfd:gpu' "/proc/$DAEMON/maps"; }
 descriptors() { find "/proc/$DAEMON/fd" -type l | wc -l; }
 
+mkdir "$WORK/journal"
 start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" --set geometry.layers=2 --set geometry.query_heads=32 --set geometry.kv_heads=8 \
-    --set geometry.head_dim=128 --set pool.blocks=512
+    --set geometry.head_dim=128 --set pool.blocks=512 --set "journal.path=$WORK/journal"
 for _ in 1 2 3 4; do curl -s -o /dev/null -X POST "$URL/v1/sequences"; done
 expect 'info says how much of it there is' 268435456 "$(curl -s "$URL/v1/info" | jq .transport.gpu_bytes)"
 before=$(descriptors)
@@ -34,6 +35,8 @@ before=$(descriptors)
 eventually is_transport '[.clients,.regions,.region_bytes,.gpu_bytes]' '[0,0,0,0]' && echo 'ok all is given back at its end' || echo "not ok all is given back: $(transport .)"
 [ -z "${stub:-}" ] || expect 'and unmapped' 0 "$(maps)"
 expect 'descriptors too' "$before" "$(descriptors)"
+expect 'what the GPU finds in their tensors is not in a journal, which ends' 'a call has its tensors in GPU memory' "$(curl -s "$URL/stats" | jq -r .journal.stopped)"
+expect 'and says so' 1 "$(grep -c 'error journal.path: a call has its tensors in GPU memory; nothing more is recorded' "$WORK/log")"
 
 # ---- clients that die, with memory of either side in use
 clients=${DYING_GPU_CLIENTS:-40}
@@ -55,6 +58,7 @@ fi
 expect 'the audit finds nothing' true "$(curl -s -X POST "$URL/v1/audit" | jq .ok)"
 stop_daemon
 expect 'the daemon ends well' 0 $?
+expect 'what was recorded before is checked' ok "$("$ATTND" --replay-check "$WORK/journal" | cut -d: -f1)"
 
 # ---- with less of it, and with none
 start_daemon --backend cuda --set "transport.listen=unix:$WORK/r" --set transport.gpu_bytes=16MiB --set geometry.layers=2 --set geometry.query_heads=32 \
