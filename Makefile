@@ -446,7 +446,7 @@ MODELS_PYTHON ?= python3
 .PHONY: check-models
 check-models: $(B)/lib/$(LIBRARY_FILE) $(B)/attnd
 	@export ATTND=$(CURDIR)/$(B)/attnd ATTND_LIBRARY=$(CURDIR)/$(B)/lib/libattnd.so PYTHONPATH=$(CURDIR)/clients/python; \
-	for program in tests/test_transformers.py examples/generate.py examples/beam.py; do \
+	for program in tests/test_float32.py tests/test_transformers.py examples/generate.py examples/beam.py; do \
 		$(MODELS_PYTHON) -W ignore clients/python/$$program || exit 1; done
 
 .PHONY: install-lib

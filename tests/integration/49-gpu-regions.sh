@@ -81,7 +81,7 @@ if ! $python -c 'import numpy' 2>/dev/null; then
     python3 -m venv "$WORK/env" >/dev/null 2>&1 && "$WORK/env/bin/pip" install -q --only-binary :all: numpy >/dev/null 2>&1 || python=
 fi
 if [ -n "$python" ]; then
-    if ATTND=$ATTND PYTHONPATH=clients/python ${stub:+env STUB=1} "$python" -W error clients/python/tests/test_gpu_regions.py OfArrays >"$WORK/said" 2>&1; then
+    if ATTND=$ATTND PYTHONPATH=clients/python ${stub:+env STUB=1} "$python" -W error clients/python/tests/test_gpu_regions.py OfArrays OfStubTensors >"$WORK/said" 2>&1; then
         echo "ok Python's client: $(sed -n 's/^Ran //p' "$WORK/said")"
     else
         cat "$WORK/said"

@@ -21,12 +21,12 @@ from typing import Any
 import numpy
 
 from . import _library, gpu
-from .engine import (ALL, FORKS_MAX, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, current_stream,
-                     id_of, integer, integers_of, is_single, taken)
+from .engine import (ALL, FORKS_MAX, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, id_of,
+                     integer, integers_of, is_single, taken)
 from .errors import DeviceError, Error, UnsupportedError, error_of
 from .regions import GpuRegion, Region
 from .registered import APPEND, ATTEND, Call, Rings, Step
-from .tensors import TYPE_NAMES, Argument, bf16, check_type, empty_like, rows_of
+from .tensors import F32, TYPE_NAMES, Argument, bf16, check_type, current_stream, empty_like, own_type, rows_of
 
 _SAFETENSORS = {'f32': 'F32', 'f16': 'F16', 'bf16': 'BF16', 'e4m3': 'F8_E4M3', 'e5m2': 'F8_E5M2'}
 _BYTES = {'F32': 4, 'F16': 2, 'BF16': 2}
@@ -217,6 +217,7 @@ class Client:
             gpu=-1,
             stream_rows=0,
         )
+        self._own = own_type(g['dtype'])
         if registered is True:
             registered = info.get('transport', {}).get('listen')
             if registered is None:
@@ -445,9 +446,9 @@ class Client:
 
     # ---- calls by HTTP
 
-    def _value(self, tensors, name, array):
+    def _value(self, tensors, name, array, stream=None):
         """Add q, k, v or o; float32 becomes the geometry's dtype. Returns (shape, type) as they were given."""
-        argument = Argument(array, name)
+        argument = Argument(array, name, stream=stream, own=self._own if isinstance(tensors, Call) else None)
         own = TYPE_NAMES.get(argument.type)
         if name in ('q', 'o'):
             check_type(name, argument.type)
@@ -455,7 +456,7 @@ class Client:
         if argument.type == (1, 8):
             dtype = self.description.kv_dtype
         elif argument.tensor.device_type == _library.CUDA:
-            pass  # nothing is converted there
+            pass  # the Argument is of that already
         elif own == 'f32' and self.description.dtype != 'f32':
             dtype = self.description.dtype
             numbers = numpy.frombuffer(_bytes_of(argument), numpy.float32)
@@ -466,7 +467,7 @@ class Client:
             else:
                 data = numpy.clip(numbers, -65504, 65504).astype(numpy.float16).tobytes()
         tensors.value(name, dtype, argument, data)
-        return argument.shape, argument.type
+        return argument.shape, argument.given
 
     def _outputs(self, answer, like, kind, lse, out, dtype):
         tensors, _ = _read_tensors(answer)
@@ -501,6 +502,8 @@ class Client:
         return numbers.astype({(2, 32): numpy.float32, (2, 16): numpy.float16}[kind])
 
     def _copy(self, argument, o):
+        if argument.tensor.device_type == _library.CUDA:
+            raise _invalid('out: lies on a GPU, and q in host memory')
         if argument.shape != o.shape:
             raise _invalid(f'out: wants the shape {list(o.shape)}, has {list(argument.shape)}')
         data = self._as(o, argument.type).tobytes()
@@ -609,9 +612,9 @@ class Client:
         device: the GPU, by its number here."""
         return Step(self._of_rings(), sequences, device)
 
-    def _fill(self, call, sequences, arrays, counts, positions, tokens):
-        """Name sequences and tensors; the type of the first one."""
-        shapes = {name: self._value(call, name, array) for name, array in arrays.items() if array is not None}
+    def _fill(self, call, sequences, arrays, counts, positions, tokens, stream):
+        """Name sequences and tensors; the type of the first one, as it was given."""
+        shapes = {name: self._value(call, name, array, stream) for name, array in arrays.items() if array is not None}
         name, (shape, kind) = next(iter(shapes.items()))
         rows = self._row_count(name, arrays[name], shape, call.kind == APPEND)
         self._layer(call.layer, call.kind == APPEND and len(shape) == 4)
@@ -630,17 +633,18 @@ class Client:
 
     def _append_by_ring(self, sequences, arrays, layer, counts, positions, tokens, wait, stream, retry):
         call = Call(self._rings, APPEND, layer, retry=retry)
-        self._fill(call, sequences, arrays, counts, positions, tokens)
+        self._fill(call, sequences, arrays, counts, positions, tokens, stream)
         fields = call.build(stream=self._stream(call, stream, arrays['k']))
         return self._run(lambda: self._rings.call(call, fields) or call.release(), wait)
 
     def _attend_by_ring(self, sequences, arrays, layer, counts, positions, tokens, lse, out, dtype, kernel, wait, stream, retry):
         call = Call(self._rings, ATTEND, layer, kernel, retry)
-        kind = self._fill(call, sequences, arrays, counts, positions, tokens)
-        if call.device is not None and dtype is not None and dtype != self.description.dtype:
-            raise _invalid(f'dtype: on a GPU o is of {self.description.dtype}, the geometry\'s')
-        fields = call.build(lse, None if out is None else Argument(out, 'out', writes=True), self._stream(call, stream, arrays['q']))
         q = arrays['q']
+        kind = self._fill(call, sequences, arrays, counts, positions, tokens, stream)
+        stream = self._stream(call, stream, q)
+        if call.device is not None and out is None:
+            out = self._wide_output(q, dtype, kind)
+        fields = call.build(lse, None if out is None else Argument(out, 'out', writes=True, stream=stream, own=self._own), stream)
 
         def run():
             self._rings.call(call, fields)
@@ -654,6 +658,17 @@ class Client:
                 call.release()
 
         return self._run(run, wait)
+
+    def _wide_output(self, q, dtype, given):
+        """A tensor on a GPU for o of float32, where it is of the geometry's 16 bits in a region; None: none is wanted."""
+        wide = dtype == 'f32' or dtype is None and given == F32
+        if dtype not in (None, 'f32', self.description.dtype):
+            raise _invalid(f'dtype: on a GPU o is of {self.description.dtype}, the geometry\'s, or of f32')
+        if not wide or self._own is None:
+            return None
+        if not hasattr(q, 'new_empty'):
+            raise _invalid(f'dtype: on a GPU only PyTorch\'s tensors are converted: here o is of {self.description.dtype}')
+        return empty_like(q, q.shape, F32)
 
     @staticmethod
     def _outputs_on_gpu(call, lse, out, is_torch):

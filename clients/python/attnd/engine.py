@@ -18,7 +18,7 @@ import numpy
 
 from . import _library
 from .errors import InvalidError, error_of
-from .tensors import OUTPUT_TYPES, TYPE_NAMES, Argument, empty_like, rows_of, shape_of
+from .tensors import F32, OUTPUT_TYPES, TYPE_NAMES, Argument, current_stream, empty_like, own_type, rows_of, shape_of
 
 Array = Any  # of NumPy, PyTorch, or whatever has __array_interface__ or speaks DLPack
 Integers = Union['Sequence[int]', Array]
@@ -215,16 +215,6 @@ def _settings(settings):
     return [text.encode() for text in texts]
 
 
-def current_stream(array):
-    """PyTorch's current stream, where a tensor of its on a GPU belongs; None: it is not one."""
-    if not getattr(array, 'is_cuda', False):
-        return None
-    import torch
-
-    number = getattr(torch._C, '_cuda_getCurrentRawStream', None)  # 2 us less than an object made of it
-    return number(array.get_device()) if number else torch.cuda.current_stream(array.device).cuda_stream
-
-
 def _wanted_dtype(dtype, kind):
     """DLPack's code and bits of outputs: those of a name, or else `kind`."""
     if dtype is not None and dtype not in OUTPUT_TYPES:
@@ -327,6 +317,7 @@ class Engine:
             dtype=TYPE_NAMES[d.dtype_code, d.dtype_bits],
             kv_dtype=TYPE_NAMES[d.kv_dtype_code, d.kv_dtype_bits],
         )
+        self._own = own_type(self.description.dtype) if d.gpu >= 0 else None
 
     def _call(self, name, *arguments):
         """Call a function of the handle, which stays open meanwhile."""
@@ -539,31 +530,32 @@ class Engine:
             return 0
         raise _invalid(f'layer: is missing: there are layers 0..{self.description.layers - 1}')
 
-    def _outputs(self, q, shape, kind, lse, out, dtype, keeps, struct):
-        """The arrays for o and lse, named in `struct`; what the caller gets."""
+    def _outputs(self, q, shape, kind, lse, out, dtype, keeps, struct, stream):
+        """The arrays for o and lse, named in `struct`: the Argument of o, and what the caller gets."""
         o = out if out is not None else empty_like(q, shape, _wanted_dtype(dtype, kind))
-        argument = Argument(o, 'out', writes=True, stream=struct.stream)
-        keeps.append(argument)
-        struct.o = argument.pointer
+        of_o = Argument(o, 'out', writes=True, stream=stream, own=self._own)
+        keeps.append(of_o)
+        struct.o = of_o.pointer
         if not lse:
-            return o
-        l = empty_like(q, shape[:-1], (2, 32))
-        argument = Argument(l, 'lse', writes=True, stream=struct.stream)
+            return of_o, o
+        l = empty_like(q, shape[:-1], F32)
+        argument = Argument(l, 'lse', writes=True, stream=stream)
         keeps.append(argument)
         struct.lse = argument.pointer
-        return o, l
+        return of_o, (o, l)
 
-    @staticmethod
-    def _inputs(struct, keeps, stream, **arrays):
+    def _inputs(self, struct, keeps, stream, **arrays):
+        """Name arrays in `struct`; the stream of those on a GPU."""
         for name, array in arrays.items():
             if array is None:
                 continue
             if stream is None:
                 stream = current_stream(array)
             struct.stream = stream
-            argument = Argument(array, name, stream=stream)
+            argument = Argument(array, name, stream=stream, own=None if name == 'lse' else self._own)
             keeps.append(argument)
             setattr(struct, name, argument.pointer)
+        return stream
 
     def _rows(self, sequences, layer, all_layers, counts, positions, tokens):
         ids = _list_of(c_uint64, sequences, 'sequences')
@@ -579,17 +571,20 @@ class Engine:
             token_count=0 if tokens is None else numpy.size(tokens),
         )
 
-    def _run(self, function, arguments, keeps, outputs, wait):
+    def _run(self, function, arguments, keeps, outputs, wait, of_o=None):
+        on_gpu = keeps[0].tensor.device_type == _library.CUDA
         if wait:
-            on_gpu = keeps[0].tensor.device_type == _library.CUDA
             _check((self._call_with_room if on_gpu else self._call)(function, *arguments, None))
-            return outputs
-        self._sweep()
-        number = c_uint64()
-        _check(self._call(function, *arguments, byref(number)))
-        ticket = Ticket(self, number.value, outputs)
-        self._pending[number.value] = weakref.ref(ticket), keeps, outputs
-        return ticket
+            result = outputs
+        else:
+            self._sweep()
+            number = c_uint64()
+            _check(self._call(function, *arguments, byref(number)))
+            result = Ticket(self, number.value, outputs)
+            self._pending[number.value] = weakref.ref(result), keeps, outputs
+        if on_gpu and of_o is not None:
+            of_o.widen()  # the call is on its stream, also where nobody waits
+        return result
 
     def _call_with_room(self, name, *arguments):
         """Call a function whose tensors are on the GPU, when there is room on its queue."""
@@ -626,7 +621,7 @@ class Engine:
         wait: False: return a Ticket at once.
         stream: of k and v on the GPU: the call is ordered on it (its number; absent: PyTorch's current one, or the default), and waits for
             room on the GPU's queue alone; with wait=False not even for that: BusyError. Whether they are finite shows later: see
-            InvalidError.
+            InvalidError. There float32 is taken of PyTorch's tensors alone.
         retry: of k and v on the GPU: rows at positions that stand already are compared; in host memory they always are."""
         keeps = []
         d, shape = self.description, shape_of(k, 'k')
@@ -663,10 +658,10 @@ class Engine:
         rows = rows_of('q', q, shape_of(q, 'q'), self.description.query_heads, self.description.head_dim)
         struct = self._rows(sequences, layer, False, self._counts(sequences, counts, rows), positions, tokens)
         struct.kernel, struct.retry = kernel, retry
-        self._inputs(struct, keeps, stream, q=q, k=k, v=v)
-        outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
+        stream = self._inputs(struct, keeps, stream, q=q, k=k, v=v)
+        of_o, outputs = self._outputs(q, keeps[0].shape, keeps[0].given, lse, out, dtype, keeps, struct, stream)
         keeps.append(struct)
-        return self._run('attend', (byref(struct), 1), keeps, outputs, wait)
+        return self._run('attend', (byref(struct), 1), keeps, outputs, wait, of_o)
 
     def paged(self, lease: int | Lease, q: Array | None = None, block_tables: Array | None = None,
               context_lens: Integers | None = None, *, indptr: Integers | None = None, k: Array | None = None,
@@ -700,12 +695,12 @@ class Engine:
             slot_mapping=_list_of(c_int64, slot_mapping, 'slot_mapping'),
             tokens=0 if slot_mapping is None else numpy.size(slot_mapping),
         )
-        self._inputs(struct, keeps, stream, q=q, k=k, v=v)
-        outputs = None
+        stream = self._inputs(struct, keeps, stream, q=q, k=k, v=v)
+        of_o = outputs = None
         if q is not None:
-            outputs = self._outputs(q, keeps[0].shape, keeps[0].type, lse, out, dtype, keeps, struct)
+            of_o, outputs = self._outputs(q, keeps[0].shape, keeps[0].given, lse, out, dtype, keeps, struct, stream)
         keeps.append(struct)
-        return self._run('paged', (byref(struct),), keeps, outputs, wait)
+        return self._run('paged', (byref(struct),), keeps, outputs, wait, of_o)
 
     def merge(self, o: Array, lse: Array, *, stream: int | None = None) -> tuple[Array, Array]:
         """States of the same rows over disjoint keys, into one over all of them.
@@ -716,13 +711,14 @@ class Engine:
 
         Returns (o [rows][query_heads][head_dim], lse [rows][query_heads])."""
         struct, keeps = _library.States(), []
-        self._inputs(struct, keeps, stream, o=o, lse=lse)
-        merged = empty_like(o, keeps[0].shape[1:], keeps[0].type), empty_like(o, keeps[1].shape[1:], (2, 32))
-        for name, array in zip(('merged_o', 'merged_lse'), merged):
-            keeps.append(Argument(array, name, writes=True, stream=struct.stream))
+        stream = self._inputs(struct, keeps, stream, o=o, lse=lse)
+        merged = empty_like(o, keeps[0].shape[1:], keeps[0].given), empty_like(o, keeps[1].shape[1:], F32)
+        for name, array, own in zip(('merged_o', 'merged_lse'), merged, (self._own, None)):
+            keeps.append(Argument(array, name, writes=True, stream=stream, own=own))
             setattr(struct, name, keeps[-1].pointer)
         on_gpu = keeps[0].tensor.device_type == _library.CUDA
         _check((self._call_with_room if on_gpu else self._call)('merge', byref(struct)))
+        keeps[2].widen()
         return merged
 
     def turn(self) -> bool:

@@ -153,6 +153,8 @@ class Call:
         n = len(self.lists['sequences'])
         rows = int(self.lists['counts'].sum()) if 'counts' in self.lists else n
         self._check(rows)
+        if out is not None and self._device_of('out', out) != self.device:
+            raise _invalid(f'out: lies {_place(self._device_of("out", out))}, and q {_place(self.device)}: tensors of a call lie together')
         self.o_shape, self.out, self.stream = (rows, d.query_heads, d.head_dim), out, stream
         try:
             at = self._build_lists()
@@ -192,8 +194,6 @@ class Call:
     def _choose_gpu_region(self):
         """All tensors have to be in one: that in which most of their bytes are."""
         out = self.out
-        if out is not None and self._device_of('out', out) != self.device:
-            raise _invalid(f'out: lies {_place(self._device_of("out", out))}, and q {_place(self.device)}: tensors of a call lie together')
         if out is not None and (out.shape != self.o_shape or TYPE_NAMES.get(out.type) != self._rings.description.dtype):
             raise _invalid(f'out: wants {self._rings.description.dtype} {list(self.o_shape)}, has {TYPE_NAMES.get(out.type)} {list(out.shape)}')
         spans = [(address, size) for _, _, address, size, _ in self.values.values()]
@@ -222,9 +222,10 @@ class Call:
         return self.gpu_region.array(shape, dtype, self.stream, self.at[name])
 
     def copy_out(self):
-        """o to `out`, on the stream, which is waited for: the piece may be another call's then."""
+        """o to `out`, on the stream, which is waited for: the piece may be another call's then, and `out` is read anywhere."""
         with gpu.driver().on(self.device):
             gpu.driver().copy(self.out.tensor.data + self.out.tensor.byte_offset, self.gpu_region.address + self.at['o'], self._o_bytes(), self.stream)
+            self.out.widen()
             gpu.driver().wait(self.stream)
 
     def output(self, name):

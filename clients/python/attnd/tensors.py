@@ -3,8 +3,12 @@
 
 NumPy has no bfloat16: a `bf16` is an array of 16-bit words that are bfloat16's bits. `bf16.of(x)` rounds float32 (to nearest, ties to
 even), `x.float32()` widens.
+
+On a GPU float32 is narrowed and widened by PyTorch, on the stream of the call, where the library converts what lies in host memory.
 """
+import contextlib
 import ctypes
+import sys
 
 import numpy
 
@@ -18,7 +22,10 @@ TORCH_TYPES = {'torch.float32': (2, 32), 'torch.float16': (2, 16), 'torch.bfloat
                 'torch.float8_e4m3fn': (10, 8), 'torch.float8_e5m2': (12, 8)}
 TYPE_NAMES = {(2, 32): 'f32', (2, 16): 'f16', (4, 16): 'bf16', (10, 8): 'e4m3', (12, 8): 'e5m2', (1, 8): 'u8'}
 
-OUTPUT_TYPES = {'f32': (2, 32), 'f16': (2, 16), 'bf16': (4, 16)}
+F32 = (2, 32)
+OUTPUT_TYPES = {'f32': F32, 'f16': (2, 16), 'bf16': (4, 16)}
+_UNSUMMABLE = 2.0**97  # v, and o of states, have to be below it: kernels/numeric.h
+_LEGACY_STREAM = 1  # CU_STREAM_LEGACY, as 0 is
 
 
 class bf16(numpy.ndarray):
@@ -57,18 +64,61 @@ def _refuse(name, detail):
     return InvalidError({'code': 'invalid', 'detail': f'{name}: {detail}'})
 
 
-class Argument:
-    """A tensor for the library, with what keeps its memory there."""
+def current_stream(array):
+    """PyTorch's current stream, where a tensor of its on a GPU belongs; None: it is not one."""
+    if not getattr(array, 'is_cuda', False):
+        return None
+    import torch
 
-    def __init__(self, array, name, writes=False, stream=None):
+    number = getattr(torch._C, '_cuda_getCurrentRawStream', None)  # 2 us less than an object made of it
+    return number(array.get_device()) if number else torch.cuda.current_stream(array.device).cuda_stream
+
+
+def _on_stream(tensor, stream):
+    """Have PyTorch do on a stream, by its number (None: the current one), what it does with a tensor on a GPU."""
+    if stream is None or stream == current_stream(tensor):
+        return contextlib.nullcontext()
+    import torch
+
+    of = torch.cuda.ExternalStream(stream, tensor.device) if stream > _LEGACY_STREAM else torch.cuda.default_stream(tensor.device)
+    return torch.cuda.stream(of)
+
+
+def _torch_type(kind):
+    """PyTorch's dtype of DLPack's code and bits."""
+    import torch
+
+    return {F32: torch.float32, (2, 16): torch.float16, (4, 16): torch.bfloat16}[kind]
+
+
+def narrow(x, kind, summed=False):
+    """A float32 tensor of PyTorch's in 16 bits, with the bits that the library gives an array in host memory: to nearest, ties to even, and
+    what is finite but too large becomes the largest. What the library refuses there (infinities, NaN; where they are `summed` from 2^97 on)
+    becomes NaN, which the GPU finds."""
+    import torch
+
+    x, dtype = x.detach(), _torch_type(kind)
+    most = torch.finfo(dtype).max
+    good = x.abs() < (_UNSUMMABLE if summed else float('inf'))
+    return torch.where(good, x.clamp(-most, most), float('nan')).to(dtype)
+
+
+class Argument:
+    """A tensor for the library, with what keeps its memory there.
+
+    own: the geometry's dtype, of 16 bits, where float32 on a GPU is taken for it: the library is given a copy that is narrowed, or, of what
+    it writes, memory from which widen() fills the array. Both are of the memory of `stream`, and so free again behind the call."""
+
+    def __init__(self, array, name, writes=False, stream=None, own=None):
         self.keeps = array
         self.tensor = _library.Tensor()
+        self._stream, self._wide, self._given = stream, None, None
         if getattr(array, 'is_cuda', False) and hasattr(array, 'data_ptr'):
-            self._from_torch(array, name, writes)
+            self._from_torch(array, name, writes, own)
         elif isinstance(array, numpy.ndarray):
             self._from_numpy(array, name, writes)
         elif hasattr(array, '__dlpack__') and hasattr(array, '__dlpack_device__'):
-            self._from_dlpack(array, name, writes, stream)
+            self._from_dlpack(array, name, writes, own)
         elif hasattr(array, '__array_interface__'):
             self._from_numpy(numpy.asarray(array), name, writes)
         elif writes:
@@ -87,6 +137,11 @@ class Argument:
     @property
     def type(self):
         return self.tensor.dtype_code, self.tensor.dtype_bits
+
+    @property
+    def given(self):
+        """The type of the array, of which `type` is that for the library."""
+        return self._given or self.type
 
     @property
     def shape(self):
@@ -122,20 +177,49 @@ class Argument:
             shape=shape,
         )
 
-    def _from_torch(self, array, name, writes):
-        """PyTorch's on the GPU, whose stream is the current one: no capsule, which takes 10 us."""
+    def widen(self):
+        """What was written as float32, if the array is of that: on the stream, behind what writes."""
+        if self._wide is None:
+            return
+        import torch
+
+        with torch.inference_mode(), _on_stream(self._wide, self._stream):
+            self._wide.copy_(self.keeps)
+
+    def _at_own_type(self, array, name, writes, own):
+        """A tensor in place of one of float32."""
+        torch = sys.modules.get('torch')
+        if torch is None or not isinstance(array, torch.Tensor):
+            self._refuse_wide(name, own)
+        self._given = F32
+        with _on_stream(array, self._stream):
+            if not writes:
+                return narrow(array, own, name in ('v', 'o'))
+            self._wide = array
+            return array.new_empty(array.shape, dtype=_torch_type(own))
+
+    @staticmethod
+    def _refuse_wide(name, own):
+        raise _refuse(name, f'is of float32 on a GPU, where only PyTorch\'s tensors are converted: wants {TYPE_NAMES[own]}, or torch.from_dlpack() '
+                            'of it')
+
+    def _from_torch(self, array, name, writes, own):
+        """PyTorch's on the GPU: no capsule, which takes 10 us."""
         kind = TORCH_TYPES.get(str(array.dtype))
         if kind is None:
             raise _refuse(name, f'is of {array.dtype}, which attnd has not')
         if not array.is_contiguous():
             if writes:
                 raise _refuse(name, 'is not contiguous, and is to be written')
-            array = array.contiguous()
+            with _on_stream(array, self._stream):
+                array = array.contiguous()
+        if kind == F32 and own is not None:
+            array, kind = self._at_own_type(array, name, writes, own), own
         self.keeps = array
         shape = self._shape = (ctypes.c_int64 * max(array.dim(), 1))(*array.shape)
         self.tensor = _library.Tensor(array.data_ptr(), _library.CUDA, array.device.index, array.dim(), *kind, 1, shape)
 
-    def _from_dlpack(self, array, name, writes, stream):
+    def _from_dlpack(self, array, name, writes, own):
         if getattr(array, 'requires_grad', False):
             array = array.detach()
         contiguous = getattr(array, 'is_contiguous', None)
@@ -143,8 +227,8 @@ class Argument:
             if writes:
                 raise _refuse(name, 'is not contiguous, and is to be written')
             array = array.contiguous()
-        # what the producer has under way on a GPU comes before what is given to this stream: 1 is the legacy default one
-        waits = {'stream': stream or 1} if array.__dlpack_device__()[0] == _library.CUDA else {}
+        # what the producer has under way on a GPU comes before what is given to this stream
+        waits = {'stream': self._stream or _LEGACY_STREAM} if array.__dlpack_device__()[0] == _library.CUDA else {}
         try:
             capsule = array.__dlpack__(max_version=(1, 0), **waits)
         except TypeError:
@@ -154,6 +238,8 @@ class Argument:
             raise _refuse(name, 'is read-only, and is to be written')
         self.keeps = (array, managed)
         ctypes.memmove(ctypes.byref(self.tensor), managed.address, ctypes.sizeof(_library.Tensor))
+        if own is not None and self.type == F32 and self.tensor.device_type == _library.CUDA:
+            self._refuse_wide(name, own)
 
 
 class _Managed:
@@ -200,14 +286,17 @@ def check_type(name, kind):
         raise _refuse(name, f'is of {TYPE_NAMES.get(kind, kind)}: wants one of {", ".join(OUTPUT_TYPES)}')
 
 
+def own_type(dtype):
+    """DLPack's code and bits of a geometry's dtype for which float32 is taken: one of 16 bits. None: it is float32."""
+    return None if dtype == 'f32' else OUTPUT_TYPES[dtype]
+
+
 def empty_like(array, shape, kind):
     """A new array for outputs of a type (DLPack's code and bits): of `array`'s library, else NumPy's."""
     check_type('q', kind)
     new_empty = getattr(array, 'new_empty', None)  # PyTorch's
     if new_empty is not None:
-        import torch
-
-        return new_empty(shape, dtype={(2, 32): torch.float32, (2, 16): torch.float16, (4, 16): torch.bfloat16}[kind])
+        return new_empty(shape, dtype=_torch_type(kind))
     if kind == (4, 16):
         return bf16.empty(shape)
-    return numpy.empty(shape, {(2, 32): numpy.float32, (2, 16): numpy.float16}[kind])
+    return numpy.empty(shape, {F32: numpy.float32, (2, 16): numpy.float16}[kind])

@@ -33,8 +33,8 @@ from typing import NamedTuple
 import torch
 
 from . import _library
-from .engine import _check, _invalid, current_stream
-from .tensors import TORCH_TYPES
+from .engine import _check, _invalid
+from .tensors import TORCH_TYPES, current_stream
 
 _DTYPES = {d: TORCH_TYPES[str(d)] for d in (torch.float32, torch.float16, torch.bfloat16)}
 _CACHE_DTYPES = {'fp8': (10, 8), 'fp8_e4m3': (10, 8), 'fp8_e5m2': (12, 8)}

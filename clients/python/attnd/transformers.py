@@ -24,9 +24,9 @@ from transformers.generation import utils as generation_utils
 
 from . import _library
 from .client import Client
-from .engine import Engine, current_stream
+from .engine import Engine
 from .errors import BusyError, UnsupportedError
-from .tensors import TORCH_TYPES
+from .tensors import TORCH_TYPES, current_stream
 
 NAME = 'attnd'
 _KINDS_KEPT = 64  # of mask functions

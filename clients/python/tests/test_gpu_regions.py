@@ -288,13 +288,23 @@ class OfArrays(OfRegions):
                           ('v: lies on GPU 1, and q on GPU 0', {'v': Elsewhere(self.memory, v, device=1)}),
                           ('out: lies in host memory, and q on GPU 0', {'out': numpy.empty_like(numbers)}),
                           (r'out: wants bf16 \[2, 8, 64\], has bf16 \[1, 8, 64\]', {'out': Elsewhere(self.memory, q[:1])}),
-                          (r'out: wants bf16 \[2, 8, 64\], has f32', {'out': Elsewhere(self.memory, numbers)}),
-                          (r'q: wants bf16 \[2, 8, 64\], has f32', {'q': Elsewhere(self.memory, numbers)}),
-                          ('dtype: on a GPU o is of bf16', {'dtype': 'f32'}),
+                          (r'out: wants bf16 \[2, 8, 64\], has f16', {'out': Elsewhere(self.memory, numbers.astype(numpy.float16))}),
+                          (r'q: wants bf16 \[2, 8, 64\], has f16', {'q': Elsewhere(self.memory, numbers.astype(numpy.float16))}),
+                          (r"out: is of float32 on a GPU, where only PyTorch's .*: wants bf16, or torch.from_dlpack\(\) of it",
+                           {'out': Elsewhere(self.memory, numbers)}),
+                          ("q: is of float32 on a GPU, where only PyTorch's", {'q': Elsewhere(self.memory, numbers)}),
+                          ("dtype: on a GPU only PyTorch's tensors are converted: here o is of bf16", {'dtype': 'f32'}),
+                          ("dtype: on a GPU o is of bf16, the geometry's, or of f32", {'dtype': 'f16'}),
                           (r'k: wants bf16 \[2, 2, 64\], has bf16 \[1, 2, 64\]', {'k': Elsewhere(self.memory, k[:1])})):
             with self.assertRaisesRegex(attnd.InvalidError, wrong):
                 attend(**of)
+        with self.assertRaisesRegex(attnd.InvalidError, "k: is of float32 on a GPU, where only PyTorch's"):
+            attend(k=self.client._rings.gpu_region_of(DEVICE).array(k.shape, 'f32'))
+        with self.assertRaisesRegex(attnd.InvalidError, 'out: lies on GPU 0, and q in host memory'):
+            self.client.attend(self.ids[0], q, layer=0, out=on_gpu[0])
         with attnd.Client(self.daemon.address) as http:
+            with self.assertRaisesRegex(attnd.InvalidError, 'out: lies on a GPU, and q in host memory'):
+                http.attend(self.client.create(), q, k=k, v=v, layer=0, out=on_gpu[0])
             with self.assertRaisesRegex(attnd.InvalidError, 'tensors on a device cannot be sent'):
                 http.append(self.ids[0], *on_gpu[1:], layer=0)
             with self.assertRaisesRegex(attnd.InvalidError, 'made without it'):
@@ -531,6 +541,53 @@ os.kill(os.getpid(), signal.SIGKILL)
         self.assertEqual(pieces.take(512), (0, False))
 
 
+@unittest.skipIf(torch is None or not STUB, 'wants PyTorch, and the stub of a driver')
+class OfStubTensors(OfRegions):
+    """Tensors of PyTorch's, in host memory, which a stub takes for a GPU's."""
+
+    class Tensor(torch.Tensor if torch else object):
+        is_cuda, device = True, types.SimpleNamespace(index=DEVICE)
+
+    def setUp(self):
+        super().setUp()
+        self.memory = Memory()
+        self.ids = self.client.create(), self.client.create()
+        for of in ('tensors', 'client'):
+            patch = unittest.mock.patch.object(getattr(attnd, of), 'current_stream', lambda array: 0)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def tensor(self, *shape):
+        return torch.randn(shape).as_subclass(self.Tensor)
+
+    def lies(self, name, n):
+        return self.memory.read(self.client._rings.gpu_regions[0].address + self.puts[-1][name], n)
+
+    def narrow_bytes(self, x):
+        return attnd.bf16.of(x.as_subclass(torch.Tensor).numpy()).tobytes()
+
+    def test_float32_is_narrowed_and_widened(self):
+        q, k, v = self.tensor(3, QUERY_HEADS, DIM), self.tensor(3, KV_HEADS, DIM), self.tensor(3, KV_HEADS, DIM)
+        half = [x.to(torch.bfloat16) for x in (q, k, v)]
+        self.client.append(self.ids[0], k, v, layer=0)
+        region = self.client._rings.gpu_regions[0]
+        self.memory.write(region.address, self.values(region.bytes // 2))  # a stub writes no o, so that of these bits are left
+        for arrays, of in (((q, k, v), {}), ((half[0], k, half[2]), {'dtype': 'f32'}), ((q, *half[1:]), {}),
+                           ((q, None, None), {'out': self.tensor(3, QUERY_HEADS, DIM)}),
+                           ((half[0], None, None), {'out': self.tensor(3, QUERY_HEADS, DIM)}),
+                           ((q, k, v), {'out': half[0].clone()}), ((q, k, v), {'wait': False})):
+            o = self.client.attend(self.ids[0], arrays[0], k=arrays[1], v=arrays[2], layer=0, counts=[3], **of)
+            o = of.get('out', o.result() if 'wait' in of else o)
+            for name, x, given in zip('qkv', (q, k, v), arrays):
+                if given is not None:
+                    self.assertEqual(self.lies(name, 2 * x.numel()), self.narrow_bytes(x), (name, of))
+            self.assertEqual(o.dtype, torch.float32 if 'dtype' in of else of.get('out', arrays[0]).dtype)
+            self.assertEqual(self.narrow_bytes(o.float()), self.lies('o', 2 * q.numel()))
+        with self.assertRaisesRegex(attnd.InvalidError, r'out: wants bf16 \[3, 8, 64\], has bf16 \[2, 8, 64\]'):
+            self.client.attend(self.ids[0], q, layer=0, out=self.tensor(2, QUERY_HEADS, DIM))
+        region.array(region.bytes, 'u8')  # all pieces are free again
+
+
 @unittest.skipIf(torch is None or STUB or not torch.cuda.is_available(), 'PyTorch with a GPU is not here')
 class OfTensors(OfRegions):
     """PyTorch's, beside the same calls with tensors in host memory. The daemon is on the client's GPU."""
@@ -629,6 +686,40 @@ class OfTensors(OfRegions):
         for layer in range(LAYERS):
             q = self.tensor(1, QUERY_HEADS, DIM)
             self.same(self.client.attend(self.ids[0], q, layer=layer), self.client.attend(self.ids[1], q.cpu(), layer=layer))
+
+    def test_float32(self):
+        """Narrowed and widened on the stream, with the bits of float32 in host memory; outputs are complete for any stream."""
+        other = torch.cuda.Stream()
+        for turn, of in enumerate(({}, {'out': True}, {'lse': True}, {'wait': False}, {'stream': True}, {'stream': True, 'wait': False, 'lse': True})):
+            q, k, v = (torch.randn(x.shape, device=x.device) for x in self.call_of(3))
+            late = [torch.zeros_like(x) for x in (q, k, v)]
+            torch.cuda.synchronize()
+            stream = torch.cuda.Stream() if 'stream' in of else torch.cuda.current_stream()
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(BUSY_CYCLES)
+                for to, x in zip(late, (q, k, v)):
+                    to.copy_(x)
+            more = {**of, **({'out': torch.empty_like(q)} if 'out' in of else {}), **({'stream': stream.cuda_stream} if 'stream' in of else {})}
+            got = self.client.attend(self.ids[0], late[0], k=late[1], v=late[2], layer=0, **more)
+            got = got.result() if 'wait' in of else got
+            want = self.client.attend(self.ids[1], q.cpu(), k=k.cpu(), v=v.cpu(), layer=0, lse=True)
+            with torch.cuda.stream(other):
+                for a, b in zip(got if 'lse' in of else [got], want):
+                    self.assertEqual(a.dtype, torch.float32)
+                    self.same(a.clone(), b)
+        q16 = q.to(torch.bfloat16)
+        o = self.client.attend(self.ids[0], q16, k=k, v=v.to(torch.bfloat16), layer=0, dtype='f32')
+        self.same(o, self.client.attend(self.ids[1], q16.cpu(), k=k.cpu(), v=v.cpu(), layer=0, dtype='f32'))
+        for wrong in (float('inf'), float('nan'), 2.0**97):
+            bad = v.clone()
+            bad[0, 1, 3] = wrong
+            length = self.client.look(self.ids[0]).lengths
+            with self.assertRaisesRegex(attnd.InvalidError, 'not finite'):
+                self.client.attend(self.ids[0], q, k=k, v=bad, layer=0)
+            with self.assertRaises(attnd.InvalidError):
+                self.client.attend(self.ids[0], q, layer=0)
+            self.client.truncate(self.ids[0], 0)
+            self.client.append(self.ids[0], *(torch.randn(LAYERS, length[0], KV_HEADS, DIM, device=q.device) for _ in range(2)))
 
     def test_empty_is_used_where_it_is(self):
         q, k, v = (self.client.empty(x.shape).copy_(x) for x in self.call_of(4))

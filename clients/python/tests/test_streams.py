@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls with tensors on the GPU, ordered on PyTorch's streams: beside the same calls with tensors in host memory, whose bits they have."""
+import contextlib
 import random
 import time
 import unittest
@@ -265,7 +266,7 @@ class Streams(OfStreams):
         q, (k, v) = values(1, QUERY_HEADS, DIM), self.kv(1)
         for arguments, text in (
             (dict(k=k.cpu(), v=v), 'is not on the GPU'),
-            (dict(k=k.float(), v=v.float()), 'wants bf16'),
+            (dict(k=k.half(), v=v.half()), 'wants bf16'),
             (dict(k=k, v=v, out=torch.empty(q.shape, dtype=q.dtype)), 'is not on the GPU'),
         ):
             with self.assertRaises(attnd.InvalidError) as raised:
@@ -299,6 +300,156 @@ class Streams(OfStreams):
                         o = engine.attend(id, q, k=k, v=v, layer=layer)
                         self.assertTrue(same(o, self.host.attend(host, q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer)))
             engine.audit()
+
+
+class OtherThanPyTorchs:
+    """A tensor that speaks DLPack alone."""
+
+    def __init__(self, tensor):
+        self._tensor, self.shape = tensor, tuple(tensor.shape)
+
+    def __dlpack__(self, **of):
+        return self._tensor.__dlpack__(**of)
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+
+class Float32(OfStreams):
+    """Where the geometry has 16 bits: the bits of float32 in host memory."""
+
+    def numbers(self, *shape):
+        return torch.randn(shape, device='cuda')
+
+    def call_of(self, rows):
+        return self.numbers(rows, QUERY_HEADS, DIM), self.numbers(rows, KV_HEADS, DIM), self.numbers(rows, KV_HEADS, DIM)
+
+    @contextlib.contextmanager
+    def engines_of(self, dtype, kv_dtype):
+        """Others, for the time being."""
+        config, were = {**CONFIG, 'geometry': {**GEOMETRY, 'dtype': dtype, 'kv_dtype': kv_dtype}}, (self.engine, self.host)
+        with attnd.Engine(config) as engine, attnd.Engine(config) as host:
+            self.engine, self.host = engine, host
+            try:
+                yield
+            finally:
+                self.engine, self.host = were
+
+    def step_on_both(self, ids, arrays, **of):
+        """A call with tensors on the GPU, which are written late, and the same in host memory."""
+        stream = torch.cuda.ExternalStream(of['stream']) if 'stream' in of else torch.cuda.current_stream()
+        late = [torch.zeros_like(x) for x in arrays]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(BUSY_CYCLES // 100)
+            for to, x in zip(late, arrays):
+                to.copy_(x)
+        got = self.engine.attend(ids[0], late[0], k=late[1], v=late[2], lse=True, **of)
+        got = got.result() if of.get('wait') is False else got
+        del late
+        with torch.cuda.stream(stream):
+            fill = [torch.full_like(x, 9) for x in arrays * 2]  # in the memory of what was narrowed, if that were free too early
+            copies = [x.clone() for x in got]
+            stream.synchronize()
+        del fill
+        on_host = {n: x.cpu() if n == 'out' else x for n, x in of.items() if n not in ('stream', 'wait')}
+        want = self.host.attend(ids[1], arrays[0].cpu(), k=arrays[1].cpu(), v=arrays[2].cpu(), lse=True, **on_host)
+        for a, b in zip(copies, want):
+            self.assertEqual(a.dtype, b.dtype)
+            self.assertTrue(same(a, b), of)
+        return got[0]
+
+    def test_bits_are_those_of_host_tensors(self):
+        for dtype, kv_dtype in (('bf16', 'bf16'), ('f16', 'f16'), ('bf16', 'e4m3'), ('f16', 'e5m2')):
+            with self.engines_of(dtype, kv_dtype):
+                ids, half = (self.engine.create(), self.host.create()), torch.float16 if dtype == 'f16' else torch.bfloat16
+                k, v = (self.numbers(LAYERS, 40, KV_HEADS, DIM) for _ in range(2))
+                self.engine.append(ids[0], k, v)
+                self.host.append(ids[1], k.cpu(), v.cpu())
+                other = torch.cuda.Stream()  # `stream=` is not the current one
+                for of in ({}, {'wait': False}, {'stream': other.cuda_stream}, {'stream': other.cuda_stream, 'wait': False},
+                           {'out': self.numbers(3, QUERY_HEADS, DIM)}, {'out': values(3, QUERY_HEADS, DIM).to(half)}, {'dtype': dtype}):
+                    for layer in range(LAYERS):
+                        o = self.step_on_both(ids, list(self.call_of(3)), layer=layer, **of)
+                        self.assertTrue('out' not in of or o is of['out'])
+                q, k, v = self.call_of(2)
+                o = self.engine.attend(ids[0], q.to(half), k=k, v=v.to(half), layer=0, dtype='f32')
+                self.assertEqual(o.dtype, torch.float32)
+                self.assertTrue(same(o, self.host.attend(ids[1], q.to(half).cpu(), k=k.cpu(), v=v.cpu(), layer=0, dtype='f32')))
+                q, k, v = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in self.call_of(2))
+                self.assertTrue(same(self.engine.attend(ids[0], q, k=k, v=v, layer=1), self.host.attend(ids[1], q.cpu(), k=k.cpu(), v=v.cpu(), layer=1)))
+
+    def test_a_call_does_not_wait_for_the_device(self):
+        id, (q, k, v) = self.engine.create(), self.call_of(1)
+        event = torch.cuda.Event()
+        for busy in 0, BUSY_CYCLES:  # the first time PyTorch loads kernels
+            torch.cuda.synchronize()
+            if busy:
+                torch.cuda._sleep(busy)
+            event.record()
+            outputs = [self.engine.attend(id, q, k=k, v=v, layer=layer) for layer in range(LAYERS)]
+            tickets = [self.engine.attend(id, q, layer=layer, wait=False) for layer in range(LAYERS)]
+            self.assertFalse(busy and event.query(), 'a call has waited for the GPU')
+        for o, ticket in zip(outputs, tickets):
+            self.assertTrue(same(o, ticket.result()))
+
+    def test_tables_and_merges(self):
+        lease, of_host = self.engine.lease(4), self.host.lease(4)
+        q, (k, v) = self.numbers(2, QUERY_HEADS, DIM), (self.numbers(40, KV_HEADS, DIM) for _ in range(2))
+        outputs = []
+        for engine, l, where in ((self.engine, lease, 'cuda'), (self.host, of_host, 'cpu')):
+            slots = [l.blocks[i // BLOCK] * BLOCK + i % BLOCK for i in range(40)]
+            outputs.append(engine.paged(l, q.to(where), [l.blocks[:3]], [40], indptr=[0, 2], k=k.to(where), v=v.to(where), slot_mapping=slots, layer=1,
+                                        lse=True))
+        self.assertEqual(outputs[0][0].dtype, torch.float32)
+        for a, b in zip(*outputs):
+            self.assertTrue(same(a, b))
+        o, lse = self.numbers(3, 5, QUERY_HEADS, DIM), self.numbers(3, 5, QUERY_HEADS)
+        for a, b in zip(self.engine.merge(o, lse), self.host.merge(o.cpu(), lse.cpu())):
+            self.assertEqual((a.dtype, b.dtype), (torch.float32, torch.float32))
+            self.assertTrue(same(a, b))
+
+    def test_what_is_not_finite_is_found(self):
+        """Finite numbers beyond the largest become that, as in host memory; what is refused there is found."""
+        with self.engines_of('f16', 'f16'):
+            ids = self.engine.create(), self.host.create()
+            q, k, v = self.call_of(1)
+            v[0, 0, :4] = torch.tensor([65536.0, -1e6, 65519.0, 65520.0])
+            k[0, 1, 0] = -70000
+            self.step_on_both(ids, [q, k, v], layer=0)
+            for of, wrong in (('v', float('inf')), ('v', float('nan')), ('v', 2.0**97), ('k', float('-inf'))):
+                arrays = {'k': k.clone(), 'v': v.clone()}
+                arrays[of][0, 1, 5] = wrong
+                before = self.engine.look(ids[0]).lengths[0]
+                with self.assertRaises(attnd.InvalidError):
+                    self.host.attend(ids[1], q.cpu(), k=arrays['k'].cpu(), v=arrays['v'].cpu(), layer=0)
+                o = self.engine.attend(ids[0], q, **arrays, layer=0)
+                self.assertTrue(bool(o.isnan().all()))
+                torch.cuda.synchronize()
+                self.engine.stats()
+                with self.assertRaisesRegex(attnd.InvalidError, f'{of} of tokens {before}..{before} at layer 0 has an element that is not finite'):
+                    self.engine.attend(ids[0], q, k=k, v=v, layer=0)
+                self.engine.truncate(ids[0], 0)
+                self.host.truncate(ids[1], 0)
+                for layer in range(LAYERS):
+                    self.step_on_both(ids, [q, k, v], layer=layer)
+
+    def test_what_is_wrong_is_said(self):
+        id, (q, k, v) = self.engine.create(), self.call_of(1)
+        half = [x.to(torch.bfloat16) for x in (q, k, v)]
+        for arguments, text in (
+            (dict(q=OtherThanPyTorchs(q)), "q: is of float32 on a GPU, where only PyTorch's tensors are converted: wants bf16, or torch.from_dlpack()"),
+            (dict(k=OtherThanPyTorchs(k)), 'k: is of float32 on a GPU'),
+            (dict(out=OtherThanPyTorchs(q)), 'out: is of float32 on a GPU'),
+            (dict(out=torch.empty_like(q, device='cpu')), 'is not on the GPU'),
+            (dict(out=torch.empty(2, QUERY_HEADS, DIM, device='cuda')), 'wants the shape [1, 8, 64], has [2, 8, 64]'),
+            (dict(q=q.half()), 'wants bf16'),
+            (dict(dtype='f16'), 'wants bf16'),
+        ):
+            with self.assertRaises(attnd.InvalidError) as raised:
+                self.engine.attend(id, **{**dict(zip('qkv', half)), 'layer': 0, **arguments})
+            self.assertIn(text, str(raised.exception))
+        self.assertEqual(self.engine.look(id).length, 0)
 
 
 class Figures(OfStreams):
