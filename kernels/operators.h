@@ -22,10 +22,10 @@
 
 enum {
     OPERATORS_ERROR_BYTES = 256,
-    OPERATORS_LAYERS_MAX = 128,     /* of a launch of copy_blocks */
-    OPERATORS_CACHES_MAX = 4096,    /* that are described to TMA, of the hnd layout */
-    OPERATORS_SEQUENCES_MAX = 8192, /* whose lengths the GPU finds */
-    OPERATORS_LISTS = 48, /* of work tiles: one for each width and kind of split group, late or not */
+    OPERATORS_LAYERS_MAX = 128,   /* of a launch of copy_blocks */
+    OPERATORS_CACHES_MAX = 4096,  /* that are described to TMA, of the hnd layout */
+    OPERATORS_QUERIES_MAX = 8192, /* whose lengths the GPU finds */
+    OPERATORS_LISTS = 48,         /* of work tiles: one for each width and kind of split group, late or not */
     OPERATORS_SHAPE_WORDS = 10
 };
 
@@ -87,7 +87,7 @@ uint32_t operators_tasks(const struct operators *operators);
 /* Plain data; addresses are offsets in the lists. */
 struct operators_launches {
     uint32_t shape[OPERATORS_SHAPE_WORDS]; /* of the kernels that it is for */
-    uint32_t sequences, max_length, window;
+    uint32_t queries, max_length, window;
     uint32_t slots;                  /* of splits that the GPU finds; 0: it is a plan's */
     uint32_t tiles[OPERATORS_LISTS]; /* how many, one list behind the other */
     uint32_t work_tiles, work_tile_queries, merges, merge_partials; /* offsets, in units of 16 bytes */
@@ -102,8 +102,8 @@ void operators_lower(const struct operators *operators, const struct plan *plan,
                      uint32_t stride, uint32_t max_length, uint32_t window,
                      struct operators_launches *launches, void *lists);
 
-/* operators_size(operators, sequences, max_length, window, launches): of lists that the GPU writes. Returns NULL, or why there can be none. */
-const char *operators_size(const struct operators *operators, uint32_t sequences, uint32_t max_length,
+/* operators_size(operators, queries, max_length, window, launches): of lists that the GPU writes. Returns NULL, or why there can be none. */
+const char *operators_size(const struct operators *operators, uint32_t queries, uint32_t max_length,
                            uint32_t window, struct operators_launches *launches);
 
 /* operators_are_for: whether launches are those of these kernels. */
@@ -114,12 +114,14 @@ struct operators_decode {
     void *lists, *workspace;         /* of the GPU, lists_bytes and workspace_bytes, aligned to 16 */
     bool finds;                      /* first write the lists, from lengths and tables */
     const int32_t *tables, *lengths; /* [sequences][table_row], [sequences]; beyond max_length: not seen */
+    const int32_t *starts;           /* [sequences + 1] cuda_tiles_pass.starts; NULL: one query a sequence */
     uint64_t table_row;
+    uint32_t sequences;
     struct operators_caches caches; /* k NULL: only write the lists */
     uint64_t blocks;                /* of the cache */
-    const void *q;                  /* [sequences][query_heads][head_dim] */
+    const void *q;                  /* [queries][query_heads][head_dim] */
     void *o;
-    float *lse;                 /* [sequences][query_heads]; NULL: not wanted */
+    float *lse;                 /* [queries][query_heads]; NULL: not wanted */
     const float *sinks, *alibi; /* [query_heads]; NULL */
     float scale;                /* the soft cap is the geometry's */
 };

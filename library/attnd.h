@@ -316,8 +316,8 @@ ATTND_API void attnd_kernels_close(struct attnd_kernels *kernels);
 #define ATTND_LAUNCHES_BYTES 512
 
 /* Of ATTND_OWN: how a call is cut into work tiles. With tables and lengths, for any number of calls (of other layers, other q) with the same
- * ones, which have to be those of the host's: what sequences share is read once for all of them. Without, for calls with so many sequences
- * of any length up to max_seq_len: the GPU finds the work tiles as a call is launched, and a graph may be replayed with others. o and lse have
+ * ones, which have to be those of the host's: what sequences share is read once for all of them. Without, for calls with so many rows
+ * over sequences of any length up to max_seq_len: the GPU finds the work tiles as a call is launched, and a graph may be replayed with others. o and lse have
  * the same bits either way. */
 struct attnd_plan {
     size_t size;
@@ -332,15 +332,19 @@ struct attnd_plan {
     void *lists;
     uint64_t lists_bytes;     /* in: room at `lists`; out: what they take */
     uint64_t workspace_bytes; /* out */
+    /* With tables: [sequences + 1] in host memory, rows of q of each sequence, its last tokens, from 0; NULL: one */
+    const int32_t *query_start_loc;
+    uint32_t rows; /* of q; 0: one a sequence, or as many as query_start_loc says */
+    uint32_t zero_too;
 };
 
 /* attnd_kernels_plan(kernels, plan): by the host alone; with tables it compares those of neighbours as far as they agree. */
 ATTND_API int attnd_kernels_plan(struct attnd_kernels *kernels, struct attnd_plan *plan);
 
-/* One query a sequence. */
+/* One query a sequence; of ATTND_OWN several (`rows`). */
 struct attnd_paged_call {
     size_t size;
-    /* [sequences][query_heads][head_dim]. Rows of query are query_row elements apart; 0: none between them. */
+    /* [sequences][query_heads][head_dim], or [rows].... Rows of query are query_row elements apart; 0: none between them. */
     const void *query;
     void *out;
     void *key_cache, *value_cache;
@@ -362,8 +366,13 @@ struct attnd_paged_call {
     uint32_t find;        /* 1: without tables in the plan, write the lists first; 0: they are there */
     uint32_t attend;      /* 1: attend. 0: only write the lists, for calls with find = 0 */
     uint64_t blocks;      /* of the cache */
-    float *lse;           /* [sequences][query_heads]; NULL: not wanted */
+    float *lse;           /* [sequences][query_heads], or [rows]...; NULL: not wanted */
     const float *sinks;   /* [query_heads]; NULL */
+    /* With `find`: [sequences + 1] on the GPU, as in attnd_plan: those of sequence s see the keys up to their own token. What is behind the last
+       one's is nobody's row, and sees none: o is 0, lse minus infinity. NULL: one row a sequence */
+    const int32_t *query_start_loc;
+    uint32_t rows; /* of query, out and lse; 0: one a sequence */
+    uint32_t zero;
 };
 
 ATTND_API int attnd_kernels_paged(struct attnd_kernels *kernels, const struct attnd_paged_call *call);

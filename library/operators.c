@@ -2,6 +2,7 @@
 /* operators.c - attnd_kernels_*: what is asked of kernels over the caller's own caches, checked and handed on (kernels/operators.h). */
 #include "kernels/operators.h"
 
+#include "config/numbers.h"
 #include "library/handle.h"
 #include "scheduler/planner.h"
 
@@ -86,6 +87,38 @@ void attnd_kernels_close(struct attnd_kernels *k)
 
 /* ---- attention over the library's own layout ------------------------------------------------------- */
 
+/* Rows of q of sequence i. */
+static int64_t rows_of(const struct attnd_plan *of, uint32_t i)
+{
+    return of->query_start_loc ? (int64_t)of->query_start_loc[i + 1] - of->query_start_loc[i] : 1;
+}
+
+/* Whether rows are counted from 0 on, and are as many as are said. */
+static int look_at_rows(const struct attnd_plan *of)
+{
+    const int32_t *starts = of->query_start_loc;
+    for (uint32_t i = 0; starts && i < of->sequences; i++) {
+        int64_t rows = rows_of(of, i);
+        if (starts[0] != 0 || rows < 0)
+            return handle_fail(ATTND_ERR_INVALID, "query_start_loc: wants %u numbers, rising from 0",
+                               of->sequences + 1);
+        if (of->seq_lens[i] && rows > of->seq_lens[i])
+            return handle_fail(
+                ATTND_ERR_INVALID,
+                "query_start_loc: sequence %u has %d tokens, and %lld rows ask for the last of them", i,
+                of->seq_lens[i], (long long)rows);
+    }
+    uint32_t rows = starts ? (uint32_t)starts[of->sequences] : of->sequences;
+    if (rows == 0)
+        return refuse("query_start_loc: has no rows");
+    if (of->rows && of->rows != rows)
+        return handle_fail(ATTND_ERR_INVALID, "rows: are %u by query_start_loc, and %u are said", rows,
+                           of->rows);
+    return (uint64_t)rows * larger(plan_spans(of->max_seq_len), PARTIALS_PER_QUERY) <= UINT32_MAX
+               ? ATTND_OK
+               : refuse("rows: are too many over so many tokens");
+}
+
 /* What of a plan's tables and lengths cannot be: ATTND_OK, or a code with the sentence kept. */
 static int look_at_tables(const struct attnd_kernels *k, const struct attnd_plan *of)
 {
@@ -108,37 +141,46 @@ static int look_at_tables(const struct attnd_kernels *k, const struct attnd_plan
                                    length, b, table[b]);
         }
     }
-    return ATTND_OK;
+    return look_at_rows(of);
+}
+
+/* The queries of all rows: the last tokens of their sequences. */
+static void put_queries(const struct attnd_plan *of, struct planner_query *queries)
+{
+    for (uint32_t i = 0, at = 0; i < of->sequences; i++) {
+        uint32_t length = (uint32_t)of->seq_lens[i], rows = (uint32_t)rows_of(of, i);
+        for (uint32_t r = 0; r < rows; r++)
+            queries[at++] = (struct planner_query){i, length ? length - rows + r + 1 : 0, 1, SHARING_AUTO};
+    }
 }
 
 /* Plan for the tables and lengths of the host's, and lower that into of->lists, if there is room. */
 static int plan_tables(struct attnd_kernels *k, struct attnd_plan *of, struct operators_launches *launches)
 {
     const struct geometry *g = &k->geometry;
-    uint32_t least = planner_partials_least(of->sequences, of->max_seq_len),
-             enough = PARTIALS_PER_QUERY * of->sequences > PARTIALS_LEAST ? PARTIALS_PER_QUERY * of->sequences
-                                                                          : PARTIALS_LEAST;
-    const struct planner_options options = {.queries_max = of->sequences,
-                                            .partials_max = least > enough ? least : enough,
+    int rc = look_at_tables(k, of);
+    if (rc != ATTND_OK)
+        return rc;
+    uint32_t rows = of->query_start_loc ? (uint32_t)of->query_start_loc[of->sequences] : of->sequences,
+             least = planner_partials_least(rows, of->max_seq_len),
+             enough = larger(PARTIALS_PER_QUERY * rows, PARTIALS_LEAST);
+    const struct planner_options options = {.queries_max = rows,
+                                            .partials_max = larger(least, enough),
                                             .tasks = operators_tasks(k->operators),
                                             .kv_heads = g->kv_heads,
                                             .group = geometry_group(g),
                                             .block_size = g->block_size,
                                             .window = of->window,
                                             .caps = *operators_caps(k->operators)};
-    int rc = look_at_tables(k, of);
-    if (rc != ATTND_OK)
-        return rc;
     struct planner *planner = NULL;
-    struct planner_query *queries = calloc(of->sequences, sizeof *queries);
+    struct planner_query *queries = calloc(rows, sizeof *queries);
     if (!queries || planner_create(&options, &planner) != 0) {
         free(queries);
-        return handle_fail(ATTND_ERR_NO_MEMORY, "no memory for a plan of %u sequences", of->sequences);
+        return handle_fail(ATTND_ERR_NO_MEMORY, "no memory for a plan of %u rows", rows);
     }
-    for (uint32_t i = 0; i < of->sequences; i++)
-        queries[i] = (struct planner_query){i, (uint32_t)of->seq_lens[i], 1, SHARING_AUTO};
+    put_queries(of, queries);
     const uint32_t *tables = (const uint32_t *)of->block_tables, stride = (uint32_t)of->table_row;
-    const struct plan *plan = planner_make(planner, queries, of->sequences, tables, stride);
+    const struct plan *plan = planner_make(planner, queries, rows, tables, stride);
     uint64_t room = of->lists ? of->lists_bytes : 0;
     operators_lower(k->operators, plan, tables, stride, of->max_seq_len, of->window, launches, NULL);
     if (of->lists && room < launches->lists_bytes)
@@ -166,13 +208,15 @@ int attnd_kernels_plan(struct attnd_kernels *k, struct attnd_plan *plan)
         return refuse("sequences, max_seq_len: want 1 at least");
     if (!of.block_tables != !of.seq_lens)
         return refuse("block_tables and seq_lens: both, or none");
+    if (!of.block_tables && of.query_start_loc)
+        return refuse("query_start_loc: without tables the call has it, and the plan `rows`");
     if ((uintptr_t)of.lists % ADDRESS_ALIGNMENT)
         return refuse("lists: do not begin at a multiple of 16 bytes");
     if (of.table_row > UINT32_MAX)
         return refuse("table_row: is too large");
-    const char *wrong =
-        of.block_tables ? NULL
-                        : operators_size(k->operators, of.sequences, of.max_seq_len, of.window, &launches);
+    const char *wrong = of.block_tables ? NULL
+                                        : operators_size(k->operators, of.rows ? of.rows : of.sequences,
+                                                         of.max_seq_len, of.window, &launches);
     if (wrong)
         return refuse(wrong);
     if (of.block_tables && (rc = plan_tables(k, &of, &launches)) != ATTND_OK)
@@ -188,6 +232,7 @@ int attnd_kernels_plan(struct attnd_kernels *k, struct attnd_plan *plan)
 static int decode(struct attnd_kernels *k, const struct attnd_paged_call *of)
 {
     struct operators_launches launches;
+    uint32_t rows = of->rows ? of->rows : of->sequences;
     if (!of->launches || !of->lists || !of->block_tables ||
         (of->attend &&
          (!of->query || !of->out || !of->key_cache || !of->workspace || !of->k_scale || !of->v_scale)) ||
@@ -197,9 +242,14 @@ static int decode(struct attnd_kernels *k, const struct attnd_paged_call *of)
     if (!operators_are_for(k->operators, &launches))
         return refuse(
             "plan: was made for other kernels (heads, head_dim, block_size, dtypes or GPU), or is none");
-    if (launches.sequences != of->sequences)
-        return handle_fail(ATTND_ERR_INVALID, "plan: is of %u sequences, and the call has %u",
-                           launches.sequences, of->sequences);
+    if (launches.queries != rows)
+        return handle_fail(ATTND_ERR_INVALID, "plan: is of %u rows of query, and the call has %u",
+                           launches.queries, rows);
+    if (of->find && !of->query_start_loc && rows != of->sequences)
+        return handle_fail(ATTND_ERR_INVALID, "query_start_loc: is NULL, and %u sequences have %u rows",
+                           of->sequences, rows);
+    if (of->sequences == 0)
+        return refuse("sequences: wants 1 at least");
     if (of->find && launches.slots == 0)
         return refuse("plan: has tables and lengths, and the GPU is to find others");
     if (((uintptr_t)of->lists | (uintptr_t)of->workspace | (uintptr_t)of->key_cache | (uintptr_t)of->query |
@@ -215,7 +265,9 @@ static int decode(struct attnd_kernels *k, const struct attnd_paged_call *of)
         .finds = of->find != 0,
         .tables = of->block_tables,
         .lengths = of->seq_lens,
+        .starts = of->query_start_loc,
         .table_row = of->table_row,
+        .sequences = of->sequences,
         .caches = {.k = of->attend ? of->key_cache : NULL, .k_scale = of->k_scale, .v_scale = of->v_scale},
         .blocks = of->blocks,
         .q = of->query,

@@ -134,11 +134,11 @@ void operators_lower(const struct operators *operators, const struct plan *plan,
     (void)lists;
 }
 
-const char *operators_size(const struct operators *operators, uint32_t sequences, uint32_t max_length,
+const char *operators_size(const struct operators *operators, uint32_t queries, uint32_t max_length,
                            uint32_t window, struct operators_launches *launches)
 {
     (void)operators;
-    (void)sequences;
+    (void)queries;
     (void)max_length;
     (void)window;
     (void)launches;

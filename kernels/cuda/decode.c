@@ -20,7 +20,7 @@ enum { LISTS_ALIGNMENT = 16 };
 
 _Static_assert((int)OPERATORS_LISTS == (int)CUDA_TILE_LISTS, "a list each");
 _Static_assert(sizeof(struct cuda_work_tile) % LISTS_ALIGNMENT == 0, "lists lie one behind the other");
-_Static_assert(OPERATORS_SEQUENCES_MAX + TILES_WARPS + 1 <= 49152 / sizeof(uint32_t),
+_Static_assert(OPERATORS_QUERIES_MAX + TILES_WARPS + 1 <= 49152 / sizeof(uint32_t),
                "shared memory that needs no permission");
 
 /* ---- open ---------------------------------------------------------------------------------------- */
@@ -58,7 +58,7 @@ uint32_t operators_tasks(const struct operators *x)
 static void note_shape(const struct operators *x, uint32_t shape[OPERATORS_SHAPE_WORDS])
 {
     const struct geometry *g = &x->geometry;
-    const uint32_t words[OPERATORS_SHAPE_WORDS] = {0x64636401, /* of this form */
+    const uint32_t words[OPERATORS_SHAPE_WORDS] = {0x64636402, /* of this form */
                                                    g->query_heads,
                                                    g->kv_heads,
                                                    g->head_dim,
@@ -104,7 +104,7 @@ static void size_workspace(const struct operators *x, struct operators_launches 
 {
     const struct geometry *g = &x->geometry;
     to->workspace_bytes =
-        ((uint64_t)to->partials * (2 + g->head_dim) + to->sequences) * g->query_heads * sizeof(float);
+        ((uint64_t)to->partials * (2 + g->head_dim) + to->queries) * g->query_heads * sizeof(float);
 }
 
 void operators_lower(const struct operators *x, const struct plan *plan, const uint32_t *tables,
@@ -123,7 +123,7 @@ void operators_lower(const struct operators *x, const struct plan *plan, const u
     uint32_t queries = cuda_work_tile_queries(plan), refs = 0;
     for (uint32_t i = 0; i < plan->merge_count; i++)
         refs += plan->merges[i].count;
-    *to = (struct operators_launches){.sequences = plan->query_count,
+    *to = (struct operators_launches){.queries = plan->query_count,
                                       .max_length = max_length,
                                       .window = window,
                                       .partials = plan->partial_count};
@@ -164,33 +164,31 @@ static uint32_t found_width(const struct operators *x)
     return best;
 }
 
-const char *operators_size(const struct operators *x, uint32_t sequences, uint32_t max_length,
-                           uint32_t window, struct operators_launches *to)
+const char *operators_size(const struct operators *x, uint32_t queries, uint32_t max_length, uint32_t window,
+                           struct operators_launches *to)
 {
     const struct geometry *g = &x->geometry;
     uint32_t width = found_width(x),
              of_split = ceiling(geometry_group(g), x->tiles.caps.widths[width].query_heads),
              tasks = larger(1, operators_tasks(x) / g->kv_heads);
-    uint64_t chunks = ceiling(max_length, CHUNK_TOKENS),
-             slots = cuda_tile_slots(sequences, max_length, tasks);
-    if (sequences > OPERATORS_SEQUENCES_MAX)
-        return operators_refuse("without a plan %u sequences are the most, and there are %u",
-                                OPERATORS_SEQUENCES_MAX, sequences);
-    if (max_length > INT32_MAX || sequences * chunks > UINT32_MAX ||
-        slots * of_split * g->kv_heads > INT32_MAX)
-        return operators_refuse("%u sequences of up to %u tokens are too many without a plan", sequences,
+    uint64_t chunks = ceiling(max_length, CHUNK_TOKENS), slots = cuda_tile_slots(queries, max_length, tasks);
+    if (queries > OPERATORS_QUERIES_MAX)
+        return operators_refuse("without a plan %u rows of q are the most, and there are %u",
+                                OPERATORS_QUERIES_MAX, queries);
+    if (max_length > INT32_MAX || queries * chunks > UINT32_MAX || slots * of_split * g->kv_heads > INT32_MAX)
+        return operators_refuse("%u rows of q over up to %u tokens are too many without a plan", queries,
                                 max_length);
-    *to = (struct operators_launches){.sequences = sequences,
+    *to = (struct operators_launches){.queries = queries,
                                       .max_length = max_length,
                                       .window = window,
                                       .slots = (uint32_t)slots,
-                                      .merge_count = sequences,
+                                      .merge_count = queries,
                                       .longest_merge = smaller((uint32_t)slots, (uint32_t)chunks),
                                       .spans = plan_spans(max_length) > 1,
                                       .partials = (uint32_t)slots};
     note_shape(x, to->shape);
-    to->work_tile_queries = put(to, sequences * sizeof(struct cuda_work_tile_query));
-    to->merges = put(to, sequences * sizeof(struct plan_merge));
+    to->work_tile_queries = put(to, queries * sizeof(struct cuda_work_tile_query));
+    to->merges = put(to, queries * sizeof(struct plan_merge));
     to->merge_partials = put(to, slots * sizeof(struct partial_ref));
     to->tiles[cuda_list_of_width(width)] = (uint32_t)slots * of_split;
     to->work_tiles = put(to, slots * of_split * sizeof(struct cuda_work_tile));
@@ -269,6 +267,7 @@ static void write_lists(struct series *s, const struct operators_decode *of)
     const struct operators *x = s->x;
     const struct operators_launches *l = of->launches;
     struct cuda_tiles_pass pass = {.lengths = (uintptr_t)of->lengths,
+                                   .starts = (uintptr_t)of->starts,
                                    .tables = (uintptr_t)of->tables,
                                    .stride = of->table_row,
                                    .work_tiles =
@@ -276,7 +275,8 @@ static void write_lists(struct series *s, const struct operators_decode *of)
                                    .work_tile_queries = (uintptr_t)at_offset(of->lists, l->work_tile_queries),
                                    .merges = (uintptr_t)at_offset(of->lists, l->merges),
                                    .merge_partials = (uintptr_t)at_offset(of->lists, l->merge_partials),
-                                   .sequences = l->sequences,
+                                   .sequences = of->sequences,
+                                   .queries = l->queries,
                                    .max_length = l->max_length,
                                    .slots = l->slots,
                                    .tasks = larger(1, operators_tasks(x) / x->geometry.kv_heads),
@@ -284,7 +284,7 @@ static void write_lists(struct series *s, const struct operators_decode *of)
                                    .window = l->window};
     uint32_t blocks = ceiling(l->slots, TILES_WARPS);
     struct cuda_grid grid = cuda_grid_of(smaller(blocks, x->device.multiprocessors), TILES_THREADS);
-    grid.shared_bytes = (uint32_t)sizeof(uint32_t) * (TILES_WARPS + l->sequences + 1);
+    grid.shared_bytes = (uint32_t)sizeof(uint32_t) * (TILES_WARPS + l->queries + 1);
     add(s, KERNEL_WRITE_TILES, &grid, &pass);
 }
 

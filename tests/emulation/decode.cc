@@ -137,7 +137,7 @@ static void run(const char *kernel, const unsigned grid[3], unsigned threads, co
                 [&] { merge_spans(pass); });
     } else if (strcmp(kernel, "write_tiles") == 0) {
         const auto &tiles = *(const cuda_tiles_pass *)arguments;
-        emulate(at, threads, TILES_WARPS + tiles.sequences + 1, [&] { write_tiles(tiles); });
+        emulate(at, threads, TILES_WARPS + tiles.queries + 1, [&] { write_tiles(tiles); });
     } else if (strcmp(kernel, "store_tokens") == 0) {
         emulate(at, EMULATED_LANES, 0, [&] { store_tokens(*(const cuda_tokens_pass *)arguments); });
     } else {
@@ -150,7 +150,25 @@ static void run(const char *kernel, const unsigned grid[3], unsigned threads, co
 struct batch {
     std::vector<int32_t> lengths;
     uint32_t shared, max_length, window; /* so many first tokens are all sequences' */
+    std::vector<int32_t> starts;         /* rows of q of each sequence, from 0; empty: one */
+    uint32_t spare;                      /* rows behind them, where the GPU finds whose they are */
 };
+
+static uint32_t rows_of(const batch &b)
+{
+    return b.starts.empty() ? (uint32_t)b.lengths.size() : (uint32_t)b.starts.back();
+}
+
+/* The sequence of a row, and its keys. */
+static plan_query find_query(const batch &b, uint32_t row)
+{
+    uint32_t s = 0;
+    if (b.starts.empty())
+        return {row, (uint32_t)b.lengths[row]};
+    while (b.starts[s + 1] <= (int32_t)row)
+        s++;
+    return {s, b.lengths[s] ? (uint32_t)b.lengths[s] - (b.starts[s + 1] - 1 - row) : 0};
+}
 
 struct world {
     attnd_kernels *kernels;
@@ -179,7 +197,7 @@ static void make_world(world &w, const batch &b)
             w.tables[s * w.columns + i] = (int32_t)(i < b.shared / BLOCK_SIZE ? i : w.blocks++);
     }
     w.cache.resize((size_t)w.blocks * 2 * KV_HEADS * BLOCK_SIZE * HEAD_DIM);
-    w.q.resize((size_t)n * HEADS * HEAD_DIM);
+    w.q.resize((size_t)(rows_of(b) + b.spare) * HEADS * HEAD_DIM);
     fill(w.cache);
     fill(w.q);
 }
@@ -231,9 +249,9 @@ static void *room_of(std::vector<uint64_t> &memory, uint64_t bytes)
     return memory.data();
 }
 
-static int decode(world &w, const batch &b, way how)
+static int decode(world &w, const batch &b, way how, bool forgets_starts = false)
 {
-    const uint32_t n = (uint32_t)b.lengths.size();
+    const uint32_t n = (uint32_t)b.lengths.size(), rows = rows_of(b) + (how == PLANNED ? 0 : b.spare);
     uint64_t launches[ATTND_LAUNCHES_BYTES / 8];
     std::vector<uint64_t> lists, workspace;
     attnd_plan plan = {};
@@ -245,6 +263,8 @@ static int decode(world &w, const batch &b, way how)
     plan.max_seq_len = b.max_length;
     plan.window = b.window;
     plan.launches = launches;
+    plan.rows = b.starts.empty() ? 0 : rows;
+    plan.query_start_loc = b.starts.empty() || how != PLANNED ? nullptr : b.starts.data();
     int rc = attnd_kernels_plan(w.kernels, &plan);
     void *room = room_of(lists, plan.lists_bytes);
     if (rc == ATTND_OK && how == PLANNED) {
@@ -252,7 +272,7 @@ static int decode(world &w, const batch &b, way how)
         rc = attnd_kernels_plan(w.kernels, &plan);
     }
     w.o.assign(w.q.size(), 0x7fff);
-    w.lse.assign((size_t)n * HEADS, NAN);
+    w.lse.assign((size_t)rows * HEADS, NAN);
     attnd_paged_call call = {};
     call.size = sizeof call;
     call.query = w.q.data();
@@ -269,6 +289,8 @@ static int decode(world &w, const batch &b, way how)
     call.lists = room;
     call.blocks = w.blocks;
     call.lse = w.lse.data();
+    call.rows = plan.rows;
+    call.query_start_loc = b.starts.empty() || forgets_starts ? nullptr : b.starts.data();
     launched.clear();
     if (rc == ATTND_OK && how == WRITTEN_ONCE) {
         call.find = 1;
@@ -279,20 +301,66 @@ static int decode(world &w, const batch &b, way how)
     return rc == ATTND_OK ? attnd_kernels_paged(w.kernels, &call) : rc;
 }
 
+/* What a plan says of rows that cannot be. */
+static bool wrong_rows_are_refused(world &w)
+{
+    const struct {
+        std::vector<int32_t> starts;
+        uint32_t rows;
+        const char *sentence;
+    } wrong[] = {
+        {{0, 2, 1}, 0, "wants 3 numbers, rising from 0"},
+        {{1, 2, 3}, 0, "wants 3 numbers, rising from 0"},
+        {{0, 0, INT32_MAX}, 0, "sequence 1 has 7 tokens, and 2147483647 rows ask for the last of them"},
+        {{0, 0, 0}, 0, "has no rows"},
+        {{0, 1, 8}, 9, "are 8 by query_start_loc, and 9 are said"}};
+    for (const auto &of : wrong) {
+        const batch b = {{0, 7}, 0, 100, 0, of.starts, 0};
+        uint64_t launches[ATTND_LAUNCHES_BYTES / 8];
+        attnd_plan plan = {};
+        make_world(w, {{0, 7}, 0, 100, 0});
+        plan.size = sizeof plan;
+        plan.block_tables = w.tables.data();
+        plan.seq_lens = b.lengths.data();
+        plan.table_row = w.columns;
+        plan.sequences = 2;
+        plan.max_seq_len = 100;
+        plan.launches = launches;
+        plan.query_start_loc = of.starts.data();
+        plan.rows = of.rows;
+        if (attnd_kernels_plan(w.kernels, &plan) != ATTND_ERR_INVALID ||
+            !strstr(attnd_error(), of.sentence)) {
+            printf("not refused for \"%s\": %s\n", of.sentence, attnd_error());
+            return false;
+        }
+    }
+    const batch several = {{30, 7}, 0, 100, 0, {0, 2, 5}, 0};
+    make_world(w, several);
+    if (decode(w, several, WRITTEN, true) != ATTND_ERR_INVALID ||
+        !strstr(attnd_error(), "2 sequences have 5 rows")) {
+        printf("rows without query_start_loc: %s\n", attnd_error());
+        return false;
+    }
+    return true;
+}
+
 static bool is_right(const world &w, const batch &b, way how)
 {
     cuda_pool pool = {};
     pool.slot_bytes = HEAD_DIM * 2;
     pool.head_bytes = BLOCK_SIZE * pool.slot_bytes;
     pool.plane_bytes = KV_HEADS * pool.head_bytes;
-    for (uint32_t i = 0; i < b.lengths.size() * HEADS; i++) {
-        const uint32_t s = i / HEADS, kv_head = i % HEADS / GROUP;
+    for (uint32_t i = 0; i < w.lse.size(); i++) {
+        const uint32_t kv_head = i % HEADS / GROUP;
+        const bool is_spare = i / HEADS >= rows_of(b);
+        const plan_query query = is_spare ? plan_query{0, 0} : find_query(b, i / HEADS);
+        const uint32_t s = query.table;
         const auto block_of = [&](uint32_t token) {
             const int64_t block = w.tables[s * w.columns + token / BLOCK_SIZE];
             return (const uint8_t *)w.cache.data() + block * (int64_t)(2 * pool.plane_bytes);
         };
         const head_state state = attend(block_of, pool, (const uint8_t *)&w.q[(size_t)i * HEAD_DIM], kv_head,
-                                        plan_visible((uint32_t)b.lengths[s], b.window), 0.125);
+                                        plan_visible(query.keys, b.window), 0.125);
         const double lse = state.l > 0 ? state.m * LN_2 + std::log(state.l) : -INFINITY;
         bool right = lse == w.lse[i] || std::fabs(lse - w.lse[i]) < 1e-4;
         for (uint32_t d = 0; d < HEAD_DIM; d++) {
@@ -301,10 +369,11 @@ static bool is_right(const world &w, const batch &b, way how)
                                                 (size_t)i * HEAD_DIM + d)) <= 0.01 + 0.01 * std::fabs(o);
         }
         if (!right) {
-            printf("way %d, %zu sequences, %u shared, window %u: head %u of sequence %u (%d keys) is wrong, "
+            printf("way %d, %zu sequences, %u shared, window %u: head %u of row %u (sequence %u, %u keys) is "
+                   "wrong, "
                    "lse %g, wanted %g\n",
-                   how, b.lengths.size(), b.shared, b.window, i % HEADS, s, b.lengths[s], (double)w.lse[i],
-                   lse);
+                   how, b.lengths.size(), b.shared, b.window, i % HEADS, i / HEADS, s, query.keys,
+                   (double)w.lse[i], lse);
             return false;
         }
     }
@@ -336,8 +405,11 @@ int main()
                              {{0, 0}, 0, 100, 0},
                              {{2100, 300, 4097, 77}, 0, 5000, 300},
                              {std::vector<int32_t>(40, 520), 512, 520, 0},
-                             {{GROUP > 8 ? 9000 : 66000, 5}, 0, 66000, 0}};
-    bool ok = append_is_right(w), merged = false, grouped = false;
+                             {{GROUP > 8 ? 9000 : 66000, 5}, 0, 66000, 0},
+                             {{30, 0, 1000, 65, 7, 4100}, 0, 5000, 0, {0, 1, 5, 10, 10, 17, 20}, 2},
+                             {{800, 801, 700}, 640, 1000, 0, {0, 12, 13, 17}, 0},
+                             {{300, 700}, 0, 700, 128, {0, 20, 24}, 3}};
+    bool ok = append_is_right(w) && wrong_rows_are_refused(w), merged = false, grouped = false;
     for (const batch &b : batches) {
         make_world(w, b);
         for (const way how : {PLANNED, WRITTEN_ONCE, WRITTEN}) {

@@ -25,7 +25,32 @@ static std::mt19937 generator(11);
 struct batch {
     std::vector<int32_t> lengths;
     uint32_t max_length, tasks, window, thread_blocks;
+    std::vector<int32_t> rows; /* of each sequence; empty: one */
+    uint32_t spare;            /* rows behind them that are nobody's */
 };
+
+static uint32_t queries_of(const batch &b)
+{
+    uint32_t n = b.rows.empty() ? (uint32_t)b.lengths.size() : b.spare;
+    for (int32_t rows : b.rows)
+        n += rows;
+    return n;
+}
+
+/* Which sequence each query is of, and its keys. */
+static std::vector<plan_query> find_queries(const batch &b)
+{
+    std::vector<plan_query> queries;
+    for (uint32_t s = 0; s < b.lengths.size(); s++) {
+        const int32_t keys = min(max(b.lengths[s], 0), (int)b.max_length),
+                      rows = b.rows.empty() ? 1 : b.rows[s];
+        for (int32_t r = 0; r < rows; r++)
+            queries.push_back({s, (uint32_t)max(keys - (rows - 1 - r), 0)});
+    }
+    while (queries.size() < queries_of(b))
+        queries.push_back({0, 0});
+    return queries;
+}
 
 struct written {
     uint32_t slots, stride;
@@ -38,11 +63,14 @@ struct written {
 
 static written write(const batch &b)
 {
-    const uint32_t n = (uint32_t)b.lengths.size();
+    const uint32_t sequences = (uint32_t)b.lengths.size(), n = queries_of(b);
+    std::vector<int32_t> starts = {0};
+    for (int32_t rows : b.rows)
+        starts.push_back(starts.back() + rows);
     written w;
     w.slots = (uint32_t)cuda_tile_slots(n, b.max_length, b.tasks);
     w.stride = b.max_length / BLOCK_SIZE + 3;
-    w.tables.resize((size_t)n * w.stride);
+    w.tables.resize((size_t)sequences * w.stride);
     for (uint32_t i = 0; i < w.tables.size(); i++)
         w.tables[i] =
             i % w.stride * BLOCK_SIZE < (uint32_t)max(b.lengths[i / w.stride], 0) ? i * 7 + 1 : 0xffffffff;
@@ -51,22 +79,21 @@ static written write(const batch &b)
     w.work_tile_queries.resize(n);
     w.merges.resize(n);
     w.refs.resize(w.slots);
-    const cuda_tiles_pass pass = {
-        b.lengths.data(), w.tables.data(), w.stride, w.tiles.data(), w.work_tile_queries.data(),
-        w.merges.data(),  w.refs.data(),   n,        b.max_length,   w.slots,
-        b.tasks,          COLUMNS,         b.window};
+    const cuda_tiles_pass pass = {b.lengths.data(), b.rows.empty() ? nullptr : starts.data(),
+                                  w.tables.data(),  w.stride,
+                                  w.tiles.data(),   w.work_tile_queries.data(),
+                                  w.merges.data(),  w.refs.data(),
+                                  sequences,        n,
+                                  b.max_length,     w.slots,
+                                  b.tasks,          COLUMNS,
+                                  b.window};
     emulate({b.thread_blocks, 1, 1}, TILES_THREADS, TILES_WARPS + n + 1, [&] { write_tiles(pass); });
     return w;
 }
 
-static uint32_t keys_of(const batch &b, uint32_t query)
-{
-    return (uint32_t)min(max(b.lengths[query], 0), (int)b.max_length);
-}
-
 static const char *fault_of(const batch &b, const written &w)
 {
-    const uint32_t n = (uint32_t)b.lengths.size();
+    const uint32_t n = queries_of(b);
     tile_caps caps = {};
     caps.width_count = 1;
     caps.widths[0] = {COLUMNS, 0, 1};
@@ -74,30 +101,24 @@ static const char *fault_of(const batch &b, const written &w)
     const uint32_t used = w.merges[n - 1].first + w.merges[n - 1].count;
 
     /* what is written, as a plan */
-    std::vector<plan_query> queries(n);
+    std::vector<plan_query> queries = find_queries(b);
     std::vector<work_tile> work_tiles(used);
-    std::vector<uint32_t> own(n);
+    std::vector<uint32_t> of_tiles(used);
     for (uint32_t i = 0; i < n; i++) {
-        queries[i] = {i, keys_of(b, i)};
-        own[i] = i;
-        if (w.work_tile_queries[i].query != i || w.work_tile_queries[i].keys != keys_of(b, i) ||
+        if (w.work_tile_queries[i].query != i || w.work_tile_queries[i].keys != queries[i].keys ||
             w.merges[i].query != i)
             return "a query is another one";
-        uint32_t at = plan_visible_chunks(keys_of(b, i), b.window).first;
+        uint32_t at = plan_visible_chunks(queries[i].keys, b.window).first;
         for (uint32_t slot = w.merges[i].first; slot < w.merges[i].first + w.merges[i].count; slot++) {
-            work_tiles[slot] = {i, at, w.refs[slot].end_chunk - at, i, 1, slot, 0, 0, 0, 0};
+            /* plan_fault() wants each work tile's queries behind the ones before */
+            work_tiles[slot] = {queries[i].table, at, w.refs[slot].end_chunk - at, slot, 1, slot, 0, 0, 0, 0};
+            of_tiles[slot] = i;
             at = w.refs[slot].end_chunk;
         }
     }
     plan written_plan = {};
     written_plan.queries = queries.data();
     written_plan.work_tiles = work_tiles.data();
-    std::vector<uint32_t> of_tiles(
-        used); /* plan_fault() wants each work tile's queries behind the ones before */
-    for (uint32_t slot = 0; slot < used; slot++) {
-        of_tiles[slot] = work_tiles[slot].table;
-        work_tiles[slot].first_query = slot;
-    }
     written_plan.work_tile_queries = of_tiles.data();
     written_plan.merges = w.merges.data();
     written_plan.merge_partials = w.refs.data();
@@ -117,7 +138,7 @@ static const char *fault_of(const batch &b, const written &w)
     if (lists[cuda_list_of_width(0)].count != used * OF_SPLIT)
         return "lowering makes another number of work tiles";
     for (uint32_t i = 0; i < lists[cuda_list_of_width(0)].count; i++) {
-        lowered[i].first_query = lowered[i].table;
+        lowered[i].first_query = of_tiles[lowered[i].first_query];
         if (memcmp(&lowered[i], &w.tiles[i], sizeof lowered[i]) != 0)
             return "lowering makes another work tile";
     }
@@ -143,7 +164,7 @@ static const char *fault_of(const batch &b, const written &w)
         return "no memory for a planner";
     std::vector<planner_query> asked(n);
     for (uint32_t i = 0; i < n; i++)
-        asked[i] = {i, keys_of(b, i), 1, SHARING_OFF};
+        asked[i] = {queries[i].table, queries[i].keys, 1, SHARING_OFF};
     const plan *planned = planner_make(p, asked.data(), n, w.tables.data(), w.stride);
     std::vector<std::vector<partial_ref>> cuts(n);
     uint32_t splits = 0;
@@ -159,7 +180,7 @@ static const char *fault_of(const batch &b, const written &w)
         const plan_merge &m = w.merges[i];
         if (cuts[i].empty()) /* finished by a work tile, or without keys */
             fault =
-                m.count == (keys_of(b, i) > 0) ? nullptr : "the planner finishes a query by one work tile";
+                m.count == (queries[i].keys > 0) ? nullptr : "the planner finishes a query by one work tile";
         else if (cuts[i].size() != m.count)
             fault = "the planner makes another number of splits";
         for (uint32_t k = 0; k < cuts[i].size() && !fault; k++) {
@@ -181,6 +202,9 @@ static bool check(const batch &b)
                b.window, b.thread_blocks);
         for (size_t i = 0; i < b.lengths.size() && i < 20; i++)
             printf(" %d", b.lengths[i]);
+        printf(b.rows.empty() ? "" : ", rows");
+        for (size_t i = 0; i < b.rows.size() && i < 20; i++)
+            printf(" %d", b.rows[i]);
         printf("\n");
     }
     return !fault;
@@ -211,6 +235,11 @@ int main()
         }
         if (round % 7 == 0) /* what the operator is not to be given */
             b.lengths[generator() % n] = -5;
+        ok &= check(b);
+        for (uint32_t i = 0; i < n; i++) /* and with several queries, or none; also more than tokens */
+            b.rows.push_back(generator() % 4 ? generator() % 6 : generator() % 3 ? 0 : 30);
+        b.rows[generator() % n] = 3;
+        b.spare = generator() % 3;
         ok &= check(b);
     }
     return !ok;

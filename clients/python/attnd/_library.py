@@ -156,6 +156,9 @@ Plan = _struct(
     ('lists', c_void_p),
     ('lists_bytes', c_uint64),
     ('workspace_bytes', c_uint64),
+    ('query_start_loc', c_void_p),
+    ('rows', c_uint32),
+    ('zero_too', c_uint32),
 )
 PagedCall = _struct(
     'PagedCall',
@@ -172,6 +175,9 @@ PagedCall = _struct(
     ('blocks', c_uint64),
     ('lse', c_void_p),
     ('sinks', c_void_p),
+    ('query_start_loc', c_void_p),
+    ('rows', c_uint32),
+    ('zero', c_uint32),
 )
 STORE, COPY, SWAP = range(3)
 CacheCall = _struct(

@@ -5,7 +5,7 @@ argument lists.
     import attnd.torch
 
     torch.ops.attnd.append(key, value, kv_cache, slot_mapping)
-    torch.ops.attnd.decode(out, query, kv_cache, block_tables, seq_lens, max_seq_len, scale)
+    torch.ops.attnd.decode(out, query, kv_cache, block_tables, seq_lens, max_seq_len, scale)   # query_start_loc=: several rows a sequence
 
     kv_cache     [blocks][2: K, V][kv_heads][block_size][head_dim], contiguous
 
@@ -113,8 +113,8 @@ class _Own:
         self.ones_at = self.ones.data_ptr()
         self._sizes = {}
 
-    def plan(self, launches, sequences, max_seq_len, window, **tables):
-        of = _library.Plan(sequences=sequences, max_seq_len=max_seq_len, window=window, launches=launches, **tables)
+    def plan(self, launches, sequences, max_seq_len, window, rows, **tables):
+        of = _library.Plan(sequences=sequences, max_seq_len=max_seq_len, window=window, launches=launches, rows=rows, **tables)
         _check(_library.functions().kernels_plan(self.handle, ctypes.byref(of)))
         return of.lists_bytes, of.workspace_bytes
 
@@ -294,17 +294,19 @@ class Plan(NamedTuple):
     """What plan() makes for decode(): lists on the GPU, and in host memory how they are launched."""
 
     lists: torch.Tensor
-    launches: torch.Tensor  # int64: the library's, then the bytes of a workspace, sequences, longest sequence, window
+    launches: torch.Tensor  # int64: the library's, then _Numbers
 
 
 def plan(block_tables, seq_lens, max_seq_len, query_heads=None, kv_heads=None, head_dim=None, block_size=None, dtype=None,
-         kv_cache_dtype='auto', *, softcap=0.0, window=0, on_device=False, device=None):
+         kv_cache_dtype='auto', *, softcap=0.0, window=0, query_start_loc=None, rows=None, on_device=False, device=None):
     """How decode() is cut into work tiles over these tables: for as many layers as have them, until a table or a length changes. The shape
     may be left out where decode() and warmup() have been given one alone. What sequences share is found from the tables and read once.
 
     Reads tables and lengths on the host, which waits for the GPU if they are there. on_device=True: the GPU finds work tiles as it gets
     there, for lengths up to max_seq_len; nothing is waited for, and when this is captured, replays find those of the lengths that are there
-    by then. The bits of decode() are the same."""
+    by then. The bits of decode() are the same.
+
+    query_start_loc is decode()'s; it is read as lengths are, so that with on_device=True the rows of query have to be said."""
     gpu = _gpu_of(block_tables.device if device is None and block_tables.is_cuda else device)
     cuda = torch.device('cuda', gpu)
     _wants('block_tables', block_tables, block_tables.device, torch.int32, (None, None))
@@ -315,12 +317,22 @@ def plan(block_tables, seq_lens, max_seq_len, query_heads=None, kv_heads=None, h
     else:
         shape = gpu, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], _cache_type(kv_cache_dtype, dtype), float(softcap)
     kernels, block_size = _own_kernels_of(*shape), shape[4]
-    launches = torch.zeros(_LAUNCHES_WORDS + 4, dtype=torch.int64)
+    if query_start_loc is not None:
+        _wants('query_start_loc', query_start_loc, block_tables.device, torch.int32, (sequences + 1,))
+    elif rows not in (None, sequences):
+        raise _invalid(f'rows: {rows} of {sequences} sequences want query_start_loc')
+    if rows is not None and rows < 1:
+        raise _invalid(f'rows: wants 1 at least, has {rows}')
+    launches = torch.zeros(_LAUNCHES_WORDS + len(_Numbers._fields_), dtype=torch.int64)
     if on_device:
-        lists_bytes, workspace_bytes = kernels.plan(launches.data_ptr(), sequences, max_seq_len, window)
+        if query_start_loc is not None and rows is None:
+            raise _invalid('rows: is missing: with on_device=True query_start_loc is not read on the host')
+        rows = 0 if query_start_loc is None else rows
+        lists_bytes, workspace_bytes = kernels.plan(launches.data_ptr(), sequences, max_seq_len, window, rows)
         lists = torch.empty(lists_bytes, dtype=torch.uint8, device=cuda)
         call = _library.PagedCall(launches=launches.data_ptr(), lists=lists.data_ptr(), find=1, stream=current_stream(lists))
         _put_tables(call, cuda, block_tables, seq_lens, sequences, max_seq_len, block_size)
+        _put_starts(call, cuda, query_start_loc, sequences, rows)
         _check(_library.functions().kernels_paged(kernels.handle, ctypes.byref(call)))
     else:
         if torch.cuda.is_current_stream_capturing():
@@ -328,11 +340,15 @@ def plan(block_tables, seq_lens, max_seq_len, query_heads=None, kv_heads=None, h
                            'with on_device=True')
         tables, lengths = block_tables.cpu().contiguous(), seq_lens.cpu().contiguous()
         of = {'block_tables': tables.data_ptr(), 'seq_lens': lengths.data_ptr(), 'table_row': tables.shape[1]}
-        lists_bytes, workspace_bytes = kernels.plan(launches.data_ptr(), sequences, max_seq_len, window, **of)
+        starts = None if query_start_loc is None else query_start_loc.cpu().contiguous()
+        if starts is not None:
+            of['query_start_loc'], rows = starts.data_ptr(), rows or max(int(starts[-1]), 0)
+        rows = rows if starts is not None else 0
+        lists_bytes, workspace_bytes = kernels.plan(launches.data_ptr(), sequences, max_seq_len, window, rows, **of)
         lists = torch.empty(lists_bytes, dtype=torch.uint8)
-        kernels.plan(launches.data_ptr(), sequences, max_seq_len, window, lists=lists.data_ptr(), lists_bytes=lists_bytes, **of)
+        kernels.plan(launches.data_ptr(), sequences, max_seq_len, window, rows, lists=lists.data_ptr(), lists_bytes=lists_bytes, **of)
         lists = lists.to(cuda)
-    launches[_LAUNCHES_WORDS:] = torch.tensor([workspace_bytes, sequences, max_seq_len, window])
+    launches[_LAUNCHES_WORDS:] = torch.tensor([workspace_bytes, sequences, max_seq_len, window, rows])
     return Plan(lists, launches)
 
 
@@ -348,6 +364,18 @@ def _put_tables(call, device, block_tables, seq_lens, sequences, max_seq_len, bl
     if not 0 <= max_seq_len <= block_tables.shape[1] * block_size:
         raise _invalid(f'max_seq_len: {max_seq_len} tokens are more than block_tables has blocks for')
     call.sequences, call.block_tables, call.table_row, call.seq_lens = sequences, block_tables.data_ptr(), row, seq_lens.data_ptr()
+
+
+def _put_starts(call, device, query_start_loc, sequences, rows):
+    """Whose rows of query are, where they are not one a sequence."""
+    if query_start_loc is None:
+        call.query_start_loc, call.rows = None, 0
+        return
+    if query_start_loc.dtype != torch.int32 or query_start_loc.shape != (sequences + 1,) or query_start_loc.device != device:
+        _wants('query_start_loc', query_start_loc, device, torch.int32, (sequences + 1,))
+    if not query_start_loc.is_contiguous():
+        raise _invalid('query_start_loc: is not contiguous')
+    call.query_start_loc, call.rows = query_start_loc.data_ptr(), rows
 
 
 def _own_cache(kv_cache, device, dtype, kv_cache_dtype, kv_heads, head_dim):
@@ -376,52 +404,64 @@ def _of_heads(name, tensor, device, heads):
 class _Numbers(ctypes.Structure):
     """What Plan.launches has behind the library's own."""
 
-    _fields_ = [(n, ctypes.c_int64) for n in ('workspace_bytes', 'sequences', 'longest', 'window')]
+    _fields_ = [(n, ctypes.c_int64) for n in ('workspace_bytes', 'sequences', 'longest', 'window', 'rows')]  # rows 0: one a sequence
 
 
-def _planned(plan, device, sequences, window, tokens):
+def _planned(plan, device, sequences, window, tokens, rows):
     """The numbers of a plan that goes with a call."""
     lists, launches = plan
-    if lists.device != device or launches.is_cuda or launches.shape != (_LAUNCHES_WORDS + 4,) or launches.dtype != torch.int64:
+    if lists.device != device or launches.is_cuda or launches.shape != (_LAUNCHES_WORDS + len(_Numbers._fields_),) or launches.dtype != torch.int64:
         raise _invalid(f'plan: wants what attnd.torch.plan() makes, on {device}')
     of = _Numbers.from_address(launches.data_ptr() + _library.LAUNCHES_BYTES)
     if of.sequences != sequences or of.window != window or of.longest > tokens:
         raise _invalid(f'plan: is for {of.sequences} sequences of up to {of.longest} tokens, window {of.window}; the call has {sequences}, '
                        f'tables of {tokens} tokens, window {window}')
+    if of.rows != rows:
+        raise _invalid(f'plan: is for {_rows_said(of.rows)}, and the call has {_rows_said(rows)}')
     return of
 
 
+def _rows_said(rows):
+    return f'{rows} rows by query_start_loc' if rows else 'a row a sequence (query_start_loc is None)'
+
+
 def _decode(out, query, kv_cache, block_tables, seq_lens, max_seq_len, scale, plan=None, lse=None, softcap=0.0, window=0, sinks=None,
-            alibi_slopes=None, kv_cache_dtype='auto', k_scale=None, v_scale=None):
+            alibi_slopes=None, kv_cache_dtype='auto', k_scale=None, v_scale=None, query_start_loc=None):
     device, dtype, shape = query.device, query.dtype, query.shape
     if dtype not in _DTYPES:
         raise _invalid(f'query: wants float32, float16 or bfloat16, is {dtype}')
     if len(shape) != 3:
         _wants('query', query, device, dtype, (None, None, None))
-    sequences, query_heads, head_dim = shape
+    rows, query_heads, head_dim = shape
+    sequences = rows if query_start_loc is None else query_start_loc.numel() - 1
     kv_heads = kv_cache.shape[2] if kv_cache.dim() == 5 else None
     kv_type, block_size = _own_cache(kv_cache, device, dtype, kv_cache_dtype, kv_heads, head_dim)
     if out.shape != shape or out.dtype != dtype or out.device != device:
         _wants('out', out, device, dtype, shape)
     if lse is not None:
-        _wants('lse', lse, device, torch.float32, (sequences, query_heads))
+        _wants('lse', lse, device, torch.float32, (rows, query_heads))
     if not out.is_contiguous() or lse is not None and not lse.is_contiguous():
         raise _invalid('out or lse: is not contiguous')
+    if query_start_loc is None and seq_lens.shape != (rows,) and seq_lens.shape == block_tables.shape[:1]:
+        raise _invalid(f'query: has {rows} rows, and there are {seq_lens.numel()} sequences: query_start_loc says whose they are')
+    if query_start_loc is not None and sequences < 1:
+        raise _invalid('query_start_loc: wants a number more than there are sequences, of which there is one at least')
     call = _local.decode
     _put_tables(call, device, block_tables, seq_lens, sequences, max_seq_len, block_size)
-    if sequences == 0:
+    _put_starts(call, device, query_start_loc, sequences, rows)
+    if rows == 0:
         return
     of_kernels = device.index, query_heads, kv_heads, head_dim, block_size, _DTYPES[dtype], kv_type, softcap
     kernels = _own_kernels_of(*of_kernels)
     _for_append.discard(of_kernels)
     call.find, call.attend = plan is None, 1
     if plan is None:
-        _, call.launches, lists_bytes, workspace_bytes = kernels.sizes(sequences, max(max_seq_len, 1), window)
+        _, call.launches, lists_bytes, workspace_bytes = kernels.sizes(sequences, max(max_seq_len, 1), window, call.rows)
         memory = torch.empty(lists_bytes + workspace_bytes, dtype=torch.uint8, device=device)  # PyTorch's own pool, so that captures keep it
         call.lists = at = memory.data_ptr()
         call.workspace = at + lists_bytes
     else:
-        of = _planned(plan, device, sequences, window, block_tables.shape[1] * block_size)
+        of = _planned(plan, device, sequences, window, block_tables.shape[1] * block_size, call.rows)
         memory = torch.empty(of.workspace_bytes, dtype=torch.uint8, device=device)
         call.launches, call.lists, call.workspace = plan[1].data_ptr(), plan[0].data_ptr(), memory.data_ptr()
     if not query.is_contiguous():
@@ -546,7 +586,7 @@ _OPERATORS = {
     'Tensor k_scale, Tensor v_scale) -> ()': _reshape_and_cache,
     'decode(Tensor(a!) out, Tensor query, Tensor kv_cache, Tensor block_tables, Tensor seq_lens, int max_seq_len, float scale, '
     'Tensor[]? plan=None, Tensor(b!)? lse=None, float softcap=0.0, int window=0, Tensor? sinks=None, Tensor? alibi_slopes=None, '
-    'str kv_cache_dtype="auto", Tensor? k_scale=None, Tensor? v_scale=None) -> ()': _decode,
+    'str kv_cache_dtype="auto", Tensor? k_scale=None, Tensor? v_scale=None, Tensor? query_start_loc=None) -> ()': _decode,
     'append(Tensor key, Tensor value, Tensor(a!) kv_cache, Tensor slot_mapping, str kv_cache_dtype="auto", Tensor? k_scale=None, '
     'Tensor? v_scale=None) -> ()': _append,
     'copy_blocks(Tensor(a!)[] key_caches, Tensor(b!)[] value_caches, Tensor block_mapping) -> ()': _copy_blocks,

@@ -273,9 +273,10 @@ NAMES = {torch.bfloat16: 'bf16', torch.float16: 'f16', torch.float32: 'f32', 'fp
 
 class NativeCase:
     """A cache of NaN, tables over it whose blocks lie anywhere and whose first ones are shared by all, k and v where the tables say, and
-    queries."""
+    queries: one a sequence, or so many `rows` of each."""
 
-    def __init__(self, lengths, query_heads=8, kv_heads=2, dim=64, block=16, dtype=torch.bfloat16, kind='auto', shared=0, longest=None, spare=3):
+    def __init__(self, lengths, query_heads=8, kv_heads=2, dim=64, block=16, dtype=torch.bfloat16, kind='auto', shared=0, longest=None, spare=3,
+                 rows=None):
         torch.manual_seed(len(lengths) + dim + shared)
         self.lengths, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype, self.kind = (
             lengths, query_heads, kv_heads, dim, block, dtype, kind)
@@ -300,20 +301,26 @@ class NativeCase:
         self.host_tables, self.slots = tables, list(dict.fromkeys(slots))
         self.tables, self.slot_mapping = tables.cuda(), torch.tensor(self.slots, dtype=torch.int64, device='cuda')
         self.seq_lens = torch.tensor(lengths, dtype=torch.int32, device='cuda')
-        self.q = torch.randn(len(lengths), query_heads, dim, device='cuda').to(dtype)
+        self.queries = [(i, n and n - of + 1 + r) for i, (n, of) in enumerate(zip(lengths, rows or [1] * len(lengths))) for r in range(of)]
+        self.q = torch.randn(len(self.queries), query_heads, dim, device='cuda').to(dtype)
         self.k, self.v = (torch.randn(len(self.slots), kv_heads, dim, device='cuda').to(dtype) for _ in range(2))
         self.scale, self.options = dim**-0.5, {}
         if kind != 'auto':
             k_scale, v_scale = (torch.rand(kv_heads, device='cuda') + 0.5 for _ in range(2))
             self.options = {'kv_cache_dtype': kind, 'k_scale': k_scale, 'v_scale': v_scale}
-        self.of_append = dict(self.options)
+        self.of_append, self.of_paged = dict(self.options), {}
+        if rows is not None:
+            self.of_paged['indptr'] = [sum(rows[:i]) for i in range(len(rows) + 1)]
+            self.options['query_start_loc'] = torch.tensor(self.of_paged['indptr'], dtype=torch.int32, device='cuda')
 
     def store(self):
         OPS.append(self.k, self.v, self.kv_cache, self.slot_mapping, **self.of_append)
         return self
 
     def plan(self, **how):
-        more = {n: self.options[n] for n in ('window', 'softcap') if n in self.options}
+        more = {n: self.options[n] for n in ('window', 'softcap', 'query_start_loc') if n in self.options}
+        if 'query_start_loc' in more and how.get('on_device'):
+            more['rows'] = len(self.q)
         return attnd.torch.plan(self.tables, self.seq_lens, self.longest, self.query_heads, self.kv_heads, self.dim, self.block, self.dtype,
                                 self.kind, **more, **how)
 
@@ -344,7 +351,7 @@ class NativeCase:
         for first in range(0, len(slots), 4096):
             part = slice(first, first + 4096)
             engine.paged(lease, k=move(self.k[part]), v=move(self.v[part]), slot_mapping=slots[part], layer=0)
-        return engine.paged(lease, move(self.q), tables, self.lengths, layer=0, lse=True)
+        return engine.paged(lease, move(self.q), tables, self.lengths, layer=0, lse=True, **self.of_paged)
 
     def expected(self):
         stored = []
@@ -353,10 +360,11 @@ class NativeCase:
             stored.append(x.double() if self.kind == 'auto' else (x.float() / by).to(FP8[self.kind]).double() * by.double())
         at = {slot: i for i, slot in enumerate(self.slots)}
         group, rows = self.query_heads // self.kv_heads, []
-        for i, tokens in enumerate(self.tokens):
+        for row, (i, keys) in enumerate(self.queries):
+            tokens = self.tokens[i][:keys]
             k, v = (t[[at[s] for s in tokens]].repeat_interleave(group, 1) for t in stored)
-            p = (torch.einsum('hd,thd->ht', self.q[i].double(), k) * self.scale).softmax(1)
-            rows.append(torch.einsum('ht,thd->hd', p, v) if tokens else torch.zeros_like(self.q[i]).double())
+            p = (torch.einsum('hd,thd->ht', self.q[row].double(), k) * self.scale).softmax(1)
+            rows.append(torch.einsum('ht,thd->hd', p, v) if tokens else torch.zeros_like(self.q[row]).double())
         return torch.stack(rows)
 
 
@@ -427,6 +435,71 @@ class Native(unittest.TestCase):
         with attnd.Engine(alone.config()) as engine:
             self.same(alone.of(engine), self.every_way(alone))
 
+    def test_several_rows_a_sequence(self):
+        """With any number of rows of each: the bits of the engine's own tables, and of the rows one at a time, whatever they are planned with."""
+        for lengths, rows, shape in (
+                ([30, 0, 555, 64, 1024, 7, 300, 2049], [1, 2, 4, 0, 8, 7, 1, 5], {}),
+                ([200, 333, 1], [200, 100, 1], {'query_heads': 32, 'kv_heads': 8, 'dim': 128}),
+                ([4097, 66000], [4, 3], {'query_heads': 16, 'kv_heads': 1, 'dim': 128}),
+                ([700] * 20, [4] * 20, {'query_heads': 32, 'kv_heads': 8, 'dim': 128, 'shared': 640}),
+                ([500, 90], [5, 90], {'dtype': torch.float16, 'block': 32}), ([500, 90], [5, 90], {'dtype': torch.float32}),
+                ([500, 90], [5, 90], {'dim': 128, 'kind': 'fp8'})):
+            case = NativeCase(lengths, rows=rows, **shape).store()
+            got = self.every_way(case, (lengths, rows))
+            bound = {torch.float32: 3e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}[case.dtype]
+            self.assertLess(float((got[0].double() - case.expected()).abs().max()), bound, (lengths, rows))
+            with attnd.Engine(case.config()) as engine:
+                self.same(case.of(engine), got, (lengths, rows))
+            alone = self.rows_alone(case)
+            self.same(alone, got, (lengths, rows, 'one at a time'))
+
+    def rows_alone(self, case):
+        """One row a sequence, with its table again for each."""
+        which = torch.tensor([i for i, _ in case.queries], device='cuda')
+        lengths = torch.tensor([keys for _, keys in case.queries], dtype=torch.int32, device='cuda')
+        out, lse = torch.full_like(case.q, 7), torch.full(case.q.shape[:2], 7.0, device='cuda')
+        options = {n: x for n, x in case.options.items() if n != 'query_start_loc'}
+        OPS.decode(out, case.q, case.kv_cache, case.tables[which], lengths, case.longest, case.scale, None, lse, **options)
+        return out, lse
+
+    def test_models_constants_with_several_rows(self):
+        for options in ({'sinks': torch.randn(8, device='cuda')}, {'alibi_slopes': torch.rand(8, device='cuda')}, {'softcap': 20.0}, {'window': 100},
+                        {'window': 1500, 'softcap': 5.0, 'sinks': torch.randn(8, device='cuda')}):
+            case = NativeCase([101, 3000, 5000, 40], rows=[101, 5, 2, 3])
+            case.options |= options
+            got = self.every_way(case.store(), options)
+            self.same(self.rows_alone(case), got, options)
+            with attnd.Engine(case.config()) as engine:
+                self.same(case.of(engine), got, options)
+
+    def test_graphs_replay_with_rows_of_other_sequences(self):
+        """Rows behind the last sequence's see no keys."""
+        case = NativeCase([3000, 700, 3, 64], 32, 8, 128, rows=[4, 4, 3, 5]).store()
+        starts, most = case.options['query_start_loc'], len(case.q)
+        outs = [(torch.zeros_like(case.q), torch.zeros(case.q.shape[:2], device='cuda')) for _ in range(2)]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            OPS.decode(*case.arguments(outs[0][0]), None, outs[0][1], query_start_loc=starts)
+            plan = case.plan(on_device=True)
+            OPS.decode(*case.arguments(outs[1][0]), plan, outs[1][1], query_start_loc=starts)
+        case.tables.copy_(torch.randint(0, case.count, case.tables.shape, dtype=torch.int32))
+        case.kv_cache.copy_(torch.randn_like(case.kv_cache))
+        for rows, lengths in (([4, 4, 3, 5], [3000, 700, 3, 64]), ([1, 1, 1, 1], [30, 2999, 1, 0]), ([0, 0, 16, 0], [1, 1, 2000, 1]), ([2, 0, 0, 3], [2, 0, 5, 900]),
+                              ([0, 0, 0, 0], [5, 5, 5, 5])):
+            case.seq_lens.copy_(torch.tensor(lengths, dtype=torch.int32))
+            starts.copy_(torch.tensor([sum(rows[:i]) for i in range(5)], dtype=torch.int32))
+            case.q.copy_(torch.randn_like(case.q))
+            graph.replay()
+            case.queries = [(i, n and n - of + 1 + r) for i, (n, of) in enumerate(zip(lengths, rows)) for r in range(of)]
+            case.queries += [(0, 0)] * (most - len(case.queries))
+            want = self.rows_alone(case)
+            for got in outs:
+                self.same(got, want, (rows, lengths))
+            spare = sum(rows)
+            self.assertTrue(bool((outs[0][0][spare:] == 0).all() and (outs[0][1][spare:] == float('-inf')).all()))
+            if spare == most:
+                self.same(case.run(case.plan()), want, (rows, lengths))
+
     def test_blocks_lie_anywhere(self):
         case = NativeCase([700, 64, 3000, 1])
         first = case.store().run()
@@ -443,6 +516,8 @@ class Native(unittest.TestCase):
         self.addCleanup(daemon.end)
         with attnd.Client(daemon.address) as client:
             self.same(case.of(client, lambda tensor: tensor.cpu()), [t.cpu() for t in self.every_way(case)])
+            several = NativeCase([1, 0, 30, 555, 1024, 3000], 32, 8, 128, rows=[1, 2, 30, 0, 6, 4]).store()
+            self.same(several.of(client, lambda tensor: tensor.cpu()), [t.cpu() for t in self.every_way(several)])
 
     def test_a_plan_holds_for_every_layer(self):
         cases = [NativeCase([600, 3, 2000], 32, 8, 128).store() for _ in range(3)]
@@ -471,6 +546,11 @@ class Native(unittest.TestCase):
         for plan in (None, list(case.plan()), list(case.plan(on_device=True))):
             torch.library.opcheck(OPS.decode.default, (*case.arguments(out), plan, lse), {'sinks': sinks})
             torch.library.opcheck(OPS.decode.default, (*case.arguments(out), plan))
+        several = NativeCase([33, 600, 5], rows=[3, 0, 5]).store()
+        several.kv_cache.nan_to_num_()
+        out, lse = torch.zeros_like(several.q), torch.zeros(several.q.shape[:2], device='cuda')
+        for plan in (None, list(several.plan()), list(several.plan(on_device=True))):
+            torch.library.opcheck(OPS.decode.default, (*several.arguments(out), plan, lse), {'query_start_loc': several.options['query_start_loc']})
         torch.library.opcheck(OPS.append.default, (case.k, case.v, case.kv_cache.zero_(), case.slot_mapping))
 
     def test_graphs_replay_with_other_lengths_and_tables(self):
@@ -565,6 +645,25 @@ class Native(unittest.TestCase):
             with self.assertRaises(attnd.InvalidError, msg=text) as raised:
                 OPS.decode(*(change.get(i, x) for i, x in enumerate(a)), **more)
             self.assertIn(text, str(raised.exception))
+        several = NativeCase([33, 600, 5], rows=[2, 3, 1]).store()
+        starts, out = several.options['query_start_loc'], torch.zeros_like(several.q)
+        for more, text in (
+            ({}, 'query: has 6 rows, and there are 3 sequences: query_start_loc says whose they are'),
+            ({'query_start_loc': starts.long()}, 'query_start_loc: wants torch.int32'),
+            ({'query_start_loc': starts[:1]}, 'query_start_loc: wants a number more than there are sequences'),
+            ({'query_start_loc': starts[:3]}, 'block_tables: wants the shape [2, None]'),
+            ({'query_start_loc': starts, 'plan': plan}, 'plan: is for a row a sequence (query_start_loc is None), and the call has 6 rows'),
+            ({'query_start_loc': starts, 'plan': NativeCase([33, 600, 5], rows=[2, 3, 2]).plan()}, 'plan: is for 7 rows by query_start_loc'),
+        ):
+            with self.assertRaises(attnd.InvalidError, msg=text) as raised:
+                OPS.decode(*several.arguments(out), **more)
+            self.assertIn(text, str(raised.exception))
+        with self.assertRaisesRegex(attnd.InvalidError, 'rows: is missing'):
+            attnd.torch.plan(several.tables, several.seq_lens, 600, 8, 2, 64, 16, torch.bfloat16, query_start_loc=starts, on_device=True)
+        starts[1] = 34
+        starts[2:] = 40
+        with self.assertRaisesRegex(attnd.InvalidError, 'query_start_loc: sequence 0 has 33 tokens, and 34 rows ask for the last of them'):
+            several.plan()
         case.longest = 500
         with self.assertRaisesRegex(attnd.InvalidError, 'sequence 1 is 600, and max_seq_len is 500'):
             case.plan()

@@ -209,33 +209,36 @@ struct cuda_copies_pass {
     uint64_t caches[128][2]; /* [layers][K, V] */
 };
 
-/* The work tiles of queries whose lengths the GPU finds (tiles.cu): a query a row of the tables. A split has a slot, whose number is also that
- * of its partial state, and as many work tiles there as a group's query heads need. */
+/* The work tiles of queries whose lengths the GPU finds (tiles.cu). A split has a slot, whose number is also that of its partial state, and as
+ * many work tiles there as a group's query heads need. */
 struct cuda_tiles_pass {
     DEVICE(const int32_t) lengths; /* [sequences] */
+    DEVICE(const int32_t)
+    starts; /* [sequences + 1] queries starts[s] to starts[s + 1] are sequence s's last tokens, those behind the
+                                      last one nobody's; 0: query s is sequence s's last token */
     DEVICE(const uint32_t) tables; /* [sequences][stride] */
     uint64_t stride;
     DEVICE(struct cuda_work_tile) work_tiles; /* [slots][of a split]; those without keys come last */
-    DEVICE(struct cuda_work_tile_query) work_tile_queries; /* [sequences] */
-    DEVICE(struct plan_merge) merges;                      /* [sequences] */
+    DEVICE(struct cuda_work_tile_query) work_tile_queries; /* [queries] */
+    DEVICE(struct plan_merge) merges;                      /* [queries] */
     DEVICE(struct partial_ref) merge_partials;             /* [slots] */
-    uint32_t sequences;
+    uint32_t sequences, queries;
     uint32_t max_length; /* which the slots are for: what is beyond it is not seen */
     uint32_t slots;      /* cuda_tile_slots() or more */
     uint32_t tasks;      /* pieces of work to aim for, of a KV head */
     uint32_t columns;    /* of a work tile */
-    uint32_t window;
+    uint32_t window, zero;
 };
 
-/* Of a thread block of write_tiles, whose shared memory is so many words as it has warps, and another one a sequence, and one. */
+/* Of a thread block of write_tiles, whose shared memory is so many words as it has warps, and another one a query, and one. */
 enum { TILES_THREADS = 256, TILES_WARPS = TILES_THREADS / 32 };
 
 /* Slots with which tiles.cu cuts queries as finely as there are tasks, or has a split for each span of each query. */
-static inline uint64_t cuda_tile_slots(uint32_t sequences, uint32_t max_length, uint32_t tasks)
+static inline uint64_t cuda_tile_slots(uint32_t queries, uint32_t max_length, uint32_t tasks)
 {
     const uint64_t chunks = ((uint64_t)max_length + CHUNK_TOKENS - 1) / CHUNK_TOKENS,
-                   few = (uint64_t)sequences * plan_spans(max_length) + 2 * (uint64_t)tasks,
-                   most = sequences * chunks;
+                   few = (uint64_t)queries * plan_spans(max_length) + 2 * (uint64_t)tasks,
+                   most = queries * chunks;
     return few < most ? few : most;
 }
 

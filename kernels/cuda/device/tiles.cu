@@ -10,7 +10,8 @@
  * Who computes what: every thread block adds up the chunks of all queries, chooses the size of splits and finds at which slot each query
  * begins (shared memory, a word a query). Then a warp writes a slot: it finds the query by bisection, walks to the split
  * (plan_next_split(), which the planner cuts by) and fetches the block table's first entries. All is a function of the lengths alone, so
- * thread blocks need not wait for each other.
+ * thread blocks need not wait for each other. Where sequences have several queries, or none, whose each is is found by bisection, too; each
+ * reads its keys by itself.
  *
  * Every query is merged, also one of a single split: a launch cannot be told afterwards which are. A fold of one state has its bits. Split
  * groups are not made. Slots suffice: as long as splits are too many, larger ones are tried, up to one a span (cuda_tile_slots()). */
@@ -22,13 +23,34 @@ static constexpr uint32_t READING_QUERY_HEADS =
 
 struct tile_writer {
     const cuda_tiles_pass &pass;
-    uint32_t *firsts;      /* [sequences + 1] the slots of query i begin at firsts[i] */
+    uint32_t *firsts;      /* [queries + 1] the slots of query i begin at firsts[i] */
     uint32_t *warp_sums;   /* [TILES_WARPS] */
     uint32_t split_chunks; /* at most, about */
 
+    /* The last of n numbers, which rise, that is `most` at most, so that those that are followed by the same are passed over. */
+    template <typename T> static uint32_t find_last(const T *rising, uint32_t n, T most)
+    {
+        uint32_t low = 0, high = n - 1;
+        while (low < high) {
+            const uint32_t middle = (low + high + 1) / 2;
+            if (rising[middle] <= most)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        return low;
+    }
+    uint32_t sequence_of(uint32_t query) const
+    {
+        return pass.starts ? find_last(pass.starts, pass.sequences, (int32_t)query) : query;
+    }
+    /* Those up to its own token, behind which the other queries of its sequence are. */
     uint32_t keys_of(uint32_t query) const
     {
-        return (uint32_t)min(max(pass.lengths[query], 0), (int)pass.max_length);
+        const uint32_t sequence = sequence_of(query);
+        const int keys = min(max(pass.lengths[sequence], 0), (int)pass.max_length);
+        const long long behind = pass.starts ? (long long)pass.starts[sequence + 1] - 1 - query : 0;
+        return behind < 0 || behind >= keys ? 0 : (uint32_t)(keys - behind);
     }
     plan_range chunks_of(uint32_t query) const
     {
@@ -55,8 +77,8 @@ struct tile_writer {
     template <typename F> uint32_t add_up(F value)
     {
         uint32_t sum = 0;
-        for (uint32_t from = 0; from < pass.sequences; from += TILES_THREADS) {
-            const uint32_t query = from + threadIdx.x, x = query < pass.sequences ? value(query) : 0,
+        for (uint32_t from = 0; from < pass.queries; from += TILES_THREADS) {
+            const uint32_t query = from + threadIdx.x, x = query < pass.queries ? value(query) : 0,
                            warp = threadIdx.x / 32;
             uint32_t up_to = x, before = sum;
             for (uint32_t apart = 1; apart < 32; apart *= 2) {
@@ -70,12 +92,12 @@ struct tile_writer {
                 before += i < warp ? warp_sums[i] : 0;
                 sum += warp_sums[i];
             }
-            if (query < pass.sequences)
+            if (query < pass.queries)
                 firsts[query] = before + up_to - x;
             __syncthreads(); /* they are read */
         }
         if (threadIdx.x == 0)
-            firsts[pass.sequences] = sum;
+            firsts[pass.queries] = sum;
         __syncthreads(); /* all of firsts is there */
         return sum;
     }
@@ -101,39 +123,25 @@ struct tile_writer {
         pass.merges[query] = {query, firsts[query], firsts[query + 1] - firsts[query], 0};
     }
 
-    /* The last query whose slots begin at `slot` or before, so that those without any are passed over. */
-    uint32_t owner_of(uint32_t slot) const
-    {
-        uint32_t low = 0, high = pass.sequences - 1;
-        while (low < high) {
-            const uint32_t middle = (low + high + 1) / 2;
-            if (firsts[middle] <= slot)
-                low = middle;
-            else
-                high = middle - 1;
-        }
-        return low;
-    }
-
     /* By a warp: the work tiles of a slot, of chunks [first, end) of a query, as lowering.c makes them. */
     void write_work_tiles(uint32_t slot, uint32_t query, uint32_t first, uint32_t end) const
     {
         constexpr uint32_t ENTRIES = CUDA_WORK_TILE_ENTRIES;
-        const uint32_t of_split = (GROUP + pass.columns - 1) / pass.columns;
+        const uint32_t of_split = (GROUP + pass.columns - 1) / pass.columns, table = sequence_of(query);
         const plan_range all = plan_visible(keys_of(query), pass.window),
                          seen = {max(all.first, first * CHUNK_TOKENS), min(all.end, end * CHUNK_TOKENS)};
         const uint32_t first_token = seen.first / TILE_TOKENS * TILE_TOKENS,
                        entry = first_token / BLOCK_SIZE + lane();
         const bool has_entry =
             first < end && lane() < ENTRIES && entry < (seen.end + BLOCK_SIZE - 1) / BLOCK_SIZE;
-        const uint32_t block = has_entry ? pass.tables[query * pass.stride + entry] : 0;
+        const uint32_t block = has_entry ? pass.tables[table * pass.stride + entry] : 0;
         for (uint32_t i = 0; i < of_split; i++) {
             cuda_work_tile &tile = pass.work_tiles[slot * of_split + i];
             if (lane() < ENTRIES)
                 tile.entries[lane()] = block;
             if (lane() > 0)
                 continue;
-            tile.table = query;
+            tile.table = table;
             tile.first_query = query;
             tile.column = i * pass.columns;
             tile.columns = first < end ? min(pass.columns, GROUP - i * pass.columns) : 1;
@@ -146,11 +154,11 @@ struct tile_writer {
     /* By a warp. What has no keys writes the empty state of one query head, where nobody looks. */
     void write_slot(uint32_t slot) const
     {
-        if (slot >= firsts[pass.sequences]) {
+        if (slot >= firsts[pass.queries]) {
             write_work_tiles(slot, 0, 0, 0);
             return;
         }
-        const uint32_t query = owner_of(slot);
+        const uint32_t query = find_last(firsts, pass.queries, slot);
         const plan_range seen = chunks_of(query);
         uint32_t at = seen.first, end = 0;
         plan_level level = PLAN_CHUNK;
@@ -167,7 +175,7 @@ struct tile_writer {
     {
         choose_splits();
         const uint32_t thread = blockIdx.x * TILES_THREADS + threadIdx.x;
-        for (uint32_t query = thread; query < pass.sequences; query += gridDim.x * TILES_THREADS)
+        for (uint32_t query = thread; query < pass.queries; query += gridDim.x * TILES_THREADS)
             write_query(query);
         for (uint32_t slot = thread / 32; slot < pass.slots; slot += gridDim.x * TILES_WARPS)
             write_slot(slot);
