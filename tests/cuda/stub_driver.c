@@ -20,6 +20,7 @@
 CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -215,6 +216,114 @@ CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *acc
     return count != 1 || mprotect((void *)(uintptr_t)at, bytes, PROT_READ | writes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+/* ---- memory of cuMemAlloc, and by a handle: which ranges there are. A handle says how large its memory is; who opens it has as much, of
+ * which nothing is there. ---- */
+
+struct range {
+    struct range *next;
+    uint8_t *at;
+    size_t bytes;
+    bool opened;
+};
+
+static struct range *ranges;
+static pthread_mutex_t ranges_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+enum { HANDLE_IS = 0x49504331 };
+struct handle_of_ipc {
+    uint64_t is, bytes, offset; /* offset 0: of the begin, or the stub would have none */
+};
+
+static void add_range(void *at, size_t bytes, bool opened)
+{
+    struct range *made = malloc(sizeof *made);
+    if (!made)
+        abort();
+    (void)pthread_mutex_lock(&ranges_mutex);
+    *made = (struct range){ranges, at, bytes, opened};
+    ranges = made;
+    (void)pthread_mutex_unlock(&ranges_mutex);
+}
+
+/* The range in which an address lies; at NULL: there is none. With `ends` it is none any more. */
+static struct range find_range(CUdeviceptr address, bool ends)
+{
+    struct range found = {0};
+    (void)pthread_mutex_lock(&ranges_mutex);
+    for (struct range **link = &ranges; *link; link = &(*link)->next) {
+        struct range *r = *link;
+        if (address - (uintptr_t)r->at >= (r->bytes ? r->bytes : 1))
+            continue;
+        found = *r;
+        if (ends) {
+            *link = r->next;
+            free(r);
+        }
+        break;
+    }
+    (void)pthread_mutex_unlock(&ranges_mutex);
+    return found;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n)
+{
+    void *memory = calloc(1, n);
+    called("cuMemAlloc_v2");
+    *at = (CUdeviceptr)(uintptr_t)memory;
+    if (memory)
+        add_range(memory, n, false);
+    return memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr at)
+{
+    called("cuMemFree_v2");
+    (void)find_range(at, true);
+    free((void *)(uintptr_t)at);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr at)
+{
+    struct range found = find_range(at, false);
+    called("cuMemGetAddressRange_v2");
+    *base = (CUdeviceptr)(uintptr_t)found.at;
+    *bytes = found.bytes;
+    return found.at ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *of, CUdeviceptr at)
+{
+    struct range found = find_range(at, false);
+    struct handle_of_ipc handle = {HANDLE_IS, found.bytes, at - (uintptr_t)found.at};
+    called("cuIpcGetMemHandle");
+    memset(of, 0, sizeof *of);
+    memcpy(of, &handle, sizeof handle);
+    return found.at && !found.opened ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle of, unsigned flags)
+{
+    struct handle_of_ipc handle;
+    called("cuIpcOpenMemHandle_v2");
+    memcpy(&handle, &of, sizeof handle);
+    if (handle.is != HANDLE_IS || handle.offset || !flags)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *memory = mmap(NULL, handle.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    add_range(memory, handle.bytes, true);
+    *at = (CUdeviceptr)(uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr at)
+{
+    struct range found = find_range(at, true);
+    called("cuIpcCloseMemHandle");
+    return found.opened && munmap(found.at, found.bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 /* clang-format off */
 CUresult cuInit(unsigned flags) SUCCEED(cuInit)
@@ -228,9 +337,6 @@ CUresult cuCtxSetCurrent(CUcontext context) SUCCEED(cuCtxSetCurrent)
 CUresult cuCtxSynchronize(void) SUCCEED(cuCtxSynchronize)
 CUresult cuCtxGetCurrent(CUcontext *context) GIVE(cuCtxGetCurrent, context, NULL)
 CUresult cuMemGetAllocationGranularity(size_t *unit, const CUmemAllocationProp *of, CUmemAllocationGranularity_flags o) GIVE(cuMemGetAllocationGranularity, unit, REGION_UNIT)
-CUresult cuIpcGetMemHandle(CUipcMemHandle *of, CUdeviceptr at) SUCCEED(cuIpcGetMemHandle)
-CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *at, CUipcMemHandle of, unsigned flags) { called("cuIpcOpenMemHandle"); return CUDA_ERROR_INVALID_VALUE; }
-CUresult cuMemAlloc_v2(CUdeviceptr *at, size_t n) GIVE(cuMemAlloc_v2, at, (CUdeviceptr)(uintptr_t)calloc(1, n))
 CUresult cuMemHostAlloc(void **at, size_t n, unsigned flags) GIVE(cuMemHostAlloc, at, calloc(1, n))
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t n, CUstream stream) SUCCEED(cuMemsetD8Async)
 CUresult cuMemsetD2D8Async(CUdeviceptr at, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream)
@@ -320,13 +426,6 @@ CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
     called("cuMemGetInfo_v2");
     *available = *total = (size_t)1 << 30;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemFree_v2(CUdeviceptr at)
-{
-    called("cuMemFree_v2");
-    free((void *)(uintptr_t)at);
     return CUDA_SUCCESS;
 }
 

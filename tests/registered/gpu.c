@@ -381,8 +381,7 @@ static void lend_by_handle(void)
     CUipcMemHandle handle = {{0}};
     uint16_t in[(Q_BYTES + 2 * KV_BYTES) / 2];
     holds(gpu.cuMemAlloc_v2(&there, REGION), "taking memory");
-    if (!stub)
-        holds(gpu.cuIpcGetMemHandle(&handle, there), "making a handle");
+    holds(gpu.cuIpcGetMemHandle(&handle, there), "making a handle");
     memcpy(m.key, &handle, sizeof handle);
     expect("memory by a handle of CUDA IPC", registered_ask(&client, &m, -1, NULL), client.answer.detail);
     struct registered_call call = call_of(ids, 1, 1, 0, true, client.answer.region + 1);

@@ -29,7 +29,7 @@ from .errors import (
     UnreachableError,
     UnsupportedError,
 )
-from .regions import GpuArray, GpuRegion, Region
+from .regions import GpuArray, GpuRegion, IpcRegion, Region
 from .tensors import bf16
 
 __all__ = [name for name in dir() if not name.startswith('_')

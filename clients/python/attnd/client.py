@@ -24,7 +24,7 @@ from . import _library, gpu
 from .engine import (ALL, FORKS_MAX, Array, Description, Engine, Integers, Lease, SequenceId, SequenceInfo, Stats, _invalid, _wanted_dtype, id_of,
                      integer, integers_of, is_single, taken)
 from .errors import DeviceError, Error, UnsupportedError, error_of
-from .regions import GpuRegion, Region
+from .regions import GpuRegion, IpcRegion, Region
 from .registered import APPEND, ATTEND, Call, Rings, Step
 from .tensors import F32, TYPE_NAMES, Argument, bf16, check_type, current_stream, empty_like, own_type, rows_of
 
@@ -566,6 +566,14 @@ class Client:
             GpuRegion."""
         rings = self._of_rings()
         return rings.register(bytes_) if device is None else rings.register_on_gpu(bytes_, device)
+
+    def register_ipc(self, tensor: Array) -> IpcRegion:
+        """Hand the daemon a tensor of one's own on a GPU, by a handle of CUDA IPC: an IpcRegion. Calls whose tensors all lie in it, as it or as
+        views of it, and whose o goes to `out` there, use them where they are. Wants `registered`, and a daemon with transport.trust_clients.
+
+        tensor: of any shape, contiguous, in memory of cudaMalloc(), as PyTorch's is. It may lie anywhere in an allocation, of which the daemon is
+            given as much as ends with it, and which counts for transport.gpu_bytes."""
+        return self._of_rings().register_ipc(tensor)
 
     def _of_rings(self):
         if self._rings is None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver of a GPU, by ctypes alone: memory that another process has made, and copies on streams.
+"""The driver of a GPU, by ctypes alone: memory that another process has made, or gets, and copies on streams.
 
     a descriptor -> cuMemImportFromShareableHandle -> cuMemAddressReserve, cuMemMap, cuMemSetAccess -> an address for one GPU here
+
+    memory of this process's -> cuMemGetAddressRange, cuIpcGetMemHandle -> a handle for another one
 
 The memory may lie on another GPU than the one that it is mapped for. All is done in the primary context of that one, which is PyTorch's
 and CuPy's, too; a thread finds its own context again behind it. Streams are numbers, as theirs are.
@@ -12,11 +14,12 @@ import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
-from .errors import UnsupportedError, error_of
+from .errors import DeviceError, InvalidError, UnsupportedError, error_of
 
 _NAME = 'libcuda.so.1'
 _POSIX_FILE_DESCRIPTOR, _DEVICE, _READ_WRITE = 1, 1, 3  # CU_MEM_HANDLE_TYPE_..., CU_MEM_LOCATION_TYPE_..., CU_MEM_ACCESS_FLAGS_PROT_...
 _OUT_OF_MEMORY = 2
+IPC_BYTES = 64  # of a CUipcMemHandle
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY, the default one
 _FUNCTIONS = {
     'cuInit': (c_uint,),
@@ -34,6 +37,8 @@ _FUNCTIONS = {
     'cuMemMap': (c_uint64, c_size_t, c_size_t, c_uint64, c_uint64),
     'cuMemSetAccess': (c_uint64, c_size_t, c_void_p, c_size_t),
     'cuMemUnmap': (c_uint64, c_size_t),
+    'cuMemGetAddressRange_v2': (POINTER(c_uint64), POINTER(c_size_t), c_uint64),
+    'cuIpcGetMemHandle': (c_void_p, c_uint64),
     'cuGetErrorName': (c_int, POINTER(c_char_p)),
 }
 
@@ -116,6 +121,20 @@ def driver():
         if _driver is None:
             _driver = _Driver()
         return _driver
+
+
+def lend(address, device):
+    """Where the allocation begins in which memory on a GPU lies, and its handle of CUDA IPC, by which another process has it from there on."""
+    base, size, handle = c_uint64(), c_size_t(), (ctypes.c_uint8 * IPC_BYTES)()
+    call = driver().call
+    with driver().on(device):
+        try:
+            call('cuMemGetAddressRange_v2', byref(base), byref(size), address, doing='finding an allocation')
+            call('cuIpcGetMemHandle', handle, base, doing='asking for a handle of CUDA IPC')
+        except DeviceError as e:
+            raise InvalidError({'code': 'invalid', 'detail': f'tensor: {e}: memory of cudaMalloc() alone has one, which that of PyTorch is, but for '
+                                "its expandable_segments and cudaMallocAsync; client.empty() wants none"}) from None
+    return base.value, bytes(handle)
 
 
 class Mapping:

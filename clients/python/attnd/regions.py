@@ -188,6 +188,33 @@ class GpuRegion(_Memory):
         return self.array(shape, dtype, torch.cuda.current_stream(self.device).cuda_stream).torch()
 
 
+class IpcRegion(_Memory):
+    """A tensor of the caller's own on a GPU that the daemon has, too, of Client.register_ipc(): calls use it, and views of it, where they are,
+    if nothing of theirs lies elsewhere, `out` included.
+
+    A context manager. The tensor is kept until the daemon has let go of it, in close(), or in the client's."""
+
+    def __init__(self, rings, number, base, first, n, device, keeps):
+        super().__init__(rings, number, base, n)
+        self._first, self.device, self._keeps = first, device, keeps
+
+    def offset_of(self, address, n):
+        """From the begin of the allocation, as the daemon counts; what else lies there is none of ours."""
+        return super().offset_of(address, n) if address >= self._first else None
+
+    def take(self, n, stream=None):
+        """Nothing is put into it."""
+
+    def close(self):
+        keeps = self._keeps
+        super().close()
+        del keeps  # which the daemon may have read till now
+
+    def end(self):
+        super().end()
+        self._keeps = None
+
+
 def _kind_of(dtype):
     """DLPack's code and bits of a name, or of a dtype of PyTorch's."""
     kind = _TYPES.get(dtype) if isinstance(dtype, str) else TORCH_TYPES.get(str(dtype))

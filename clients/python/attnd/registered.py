@@ -11,6 +11,7 @@ matters twice: `asleep` must be read after the index was written, for which a lo
 such order would have to be asked for, and Python cannot: there use HTTP, or C.
 """
 import array
+import contextlib
 import ctypes
 import math
 import mmap
@@ -28,11 +29,11 @@ import numpy
 from . import _library, gpu
 from .engine import _invalid, integers_of
 from .errors import Error, ForkedError, UnsupportedError, error_of
-from .regions import GpuRegion, Region
-from .tensors import TYPE_NAMES, bf16
+from .regions import GpuRegion, IpcRegion, Region
+from .tensors import TYPE_NAMES, Argument, bf16
 
 _VERSION = 1
-_HELLO, _REGION, _CLOSE_REGION, _GPU_REGION = 1, 2, 4, 6
+_HELLO, _REGION, _CLOSE_REGION, _GPU_REGION, _IPC_REGION = 1, 2, 4, 6, 8
 _MESSAGE = struct.Struct('<IIQII228sI')
 _ANSWER = struct.Struct('<IIIIQ32s264s')
 _CALL = struct.Struct('<QIIIIIIIIIIQQQQQQQQQQ')
@@ -191,18 +192,20 @@ class Call:
                 at['lse'] = self._room(self.region, self._lse_bytes())
         return at
 
-    def _choose_gpu_region(self):
-        """All tensors have to be in one: that in which most of their bytes are."""
+    def _choose_gpu_region(self, lse):
+        """All tensors have to be in one: the caller's own, if they are, and else that in which most of their bytes are."""
         out = self.out
         if out is not None and (out.shape != self.o_shape or TYPE_NAMES.get(out.type) != self._rings.description.dtype):
             raise _invalid(f'out: wants {self._rings.description.dtype} {list(self.o_shape)}, has {TYPE_NAMES.get(out.type)} {list(out.shape)}')
         spans = [(address, size) for _, _, address, size, _ in self.values.values()]
         if out is not None:
             spans.append((out.tensor.data + out.tensor.byte_offset, self._o_bytes()))
-        self.gpu_region = self._rings.gpu_region_of(self.device, spans)
+        is_all = self.kind == APPEND or out is not None and not lse
+        own = self._rings.ipc_region_of(self.device, spans) if is_all else None
+        self.gpu_region = own or self._rings.gpu_region_of(self.device, spans)
 
     def _tensors_on_gpu(self, lse):
-        self._choose_gpu_region()
+        self._choose_gpu_region(lse)
         with gpu.driver().on(self.device):
             at = {name: self._place_on_gpu(address, size) for name, (_, _, address, size, _) in self.values.items()}
             if self.kind == ATTEND:
@@ -324,7 +327,7 @@ class Rings:
         self._looked_at = False  # some thread waits at the ring, for all
         self._done, self._late = {}, {}
         self._tail = self._head = self._tag = 0
-        self.regions, self.gpu_regions = [], []
+        self.regions, self.gpu_regions, self.ipc_regions = [], [], []
         self._making = threading.Lock()  # a region of GPU memory
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(timeout)
@@ -345,13 +348,13 @@ class Rings:
 
     # ---- the socket
 
-    def _ask(self, kind, size=0, region=0, key=b''):
+    def _ask(self, kind, size=0, region=0, key=b'', writes=0):
         """A message; its answer and descriptors."""
         if len(key) > 228:
             raise error_of({'code': 'unauthorized', 'status': 401, 'detail': 'there is no such key'})
         with self._talking:
             try:
-                self._socket.send(_MESSAGE.pack(kind, _VERSION, size, region, len(key), key, 0))
+                self._socket.send(_MESSAGE.pack(kind, _VERSION, size, region, len(key), key, writes))
             except BrokenPipeError:
                 pass  # why it has ended may be said yet
             except OSError as e:
@@ -404,8 +407,23 @@ class Rings:
         self.gpu_regions.append(region)
         return region
 
+    def register_ipc(self, tensor):
+        """Give the daemon a tensor's memory, which stays the caller's."""
+        self.check()
+        of = Argument(tensor, 'tensor', writes=True)
+        t, n = of.tensor, math.prod(of.shape) * (of.type[1] // 8)
+        if t.device_type != _library.CUDA or not n:
+            raise _invalid('tensor: is empty, or not on a GPU: register() makes memory of the host')
+        first = t.data + t.byte_offset
+        base, handle = gpu.lend(first, t.device_id)
+        size = first + n - base
+        (number, _), _ = self._ask(_IPC_REGION, size, key=handle, writes=1)
+        region = IpcRegion(self, number, base, first, size, t.device_id, of)
+        self.ipc_regions.append(region)
+        return region
+
     def close_region(self, region):
-        for regions in (self.regions, self.gpu_regions):
+        for regions in (self.regions, self.gpu_regions, self.ipc_regions):
             if region in regions:
                 regions.remove(region)
                 self._ask(_CLOSE_REGION, region=region.number)
@@ -418,6 +436,14 @@ class Rings:
         with self._looking:
             return self.regions[0] if self.regions else self.register(self._region_bytes)
 
+    def ipc_region_of(self, device, spans):
+        """The caller's own region of a GPU in which all of these lie: (address, bytes); None: there is none."""
+        for region in self.ipc_regions:
+            at = [region.offset_of(address, n) for address, n in spans]
+            if region.device == device and None not in at and not any(x % _GPU_ALIGNMENT for x in at):
+                return region
+        return None
+
     def gpu_region_of(self, device, spans=()):
         """The region of a GPU in which most bytes of these lie: (address, bytes); else the first one, made now if there is none."""
         best = max((r for r in self.gpu_regions if r.device == device), default=None,
@@ -429,9 +455,13 @@ class Rings:
             return best or self.register_on_gpu(self._gpu_region_bytes, device)
 
     def close(self):
-        for region in self.regions + self.gpu_regions:
+        for region in list(self.ipc_regions):
+            with contextlib.suppress(Error):  # the daemon may be gone, or this be a child that was forked
+                self.check()
+                region.close()
+        for region in self.regions + self.gpu_regions + self.ipc_regions:
             region.end()
-        self.regions, self.gpu_regions = [], []
+        self.regions, self.gpu_regions, self.ipc_regions = [], [], []
         _close(self._socket, self._bell)
         self._bell = -1
 

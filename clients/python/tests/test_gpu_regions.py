@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registered memory on a GPU, of attnd.Client: what lies in a region is used there, all else is copied, and all is given back.
 
-OfArrays needs no PyTorch and, with a stub of the driver (tests/integration/49-gpu-regions.sh, STUB=1), no GPU: kernels compute nothing there,
-so it looks at where a call's tensors lie. On a GPU, and in OfTensors with PyTorch, outputs have the bits of the same calls with tensors in
+OfArrays and OfHandles need no PyTorch and, with a stub of the driver (tests/integration/49-gpu-regions.sh, STUB=1), no GPU: kernels compute nothing there,
+so they look at where a call's tensors lie. On a GPU, and in OfTensors with PyTorch, outputs have the bits of the same calls with tensors in
 host memory: with the daemon on the same GPU and, where there are two, on the other one.
 
     ATTND=PROGRAM ATTND_LIBRARY=LIBRARY PYTHONPATH=clients/python python3 clients/python/tests/test_gpu_regions.py
@@ -19,6 +19,7 @@ import threading
 import types
 import unittest
 import unittest.mock
+import weakref
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
@@ -97,15 +98,18 @@ class Elsewhere:
 
     is_cuda = True
 
-    def __init__(self, memory, array, device=DEVICE):
-        self._memory, self._address = memory, memory.take(max(array.nbytes, 1))
+    def __init__(self, memory, array, device=DEVICE, at=None):
+        """at: the address of memory that is somebody else's."""
+        self._memory, self._is_mine = memory, at is None
+        self._address = memory.take(max(array.nbytes, 1)) if at is None else at
         self.shape, self.device = array.shape, types.SimpleNamespace(index=device)
         self.dtype = 'torch.bfloat16' if isinstance(array, attnd.bf16) else f'torch.{array.dtype}'
         self.bytes = array.nbytes
         memory.write(self._address, array)
 
     def __del__(self):
-        self._memory.give(self._address)
+        if self._is_mine:
+            self._memory.give(self._address)
 
     def data_ptr(self):
         return self._address
@@ -541,6 +545,120 @@ os.kill(os.getpid(), signal.SIGKILL)
         self.assertEqual(pieces.take(512), (0, False))
 
 
+class OfHandles(OfRegions):
+    """Tensors of one's own in the midst of an allocation, by handles of CUDA IPC."""
+
+    ALLOCATION, FIRST, BYTES = 4 << 20, 1 << 20, 2 << 20  # of the allocation: where what is registered begins, and its bytes
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = daemon_of(trust_clients='on')
+        cls.addClassCleanup(cls.daemon.end)
+
+    def setUp(self):
+        super().setUp()
+        self.memory = Memory()
+        self.ids = self.client.create(), self.client.create()
+        self.base = self.memory.take(self.ALLOCATION)
+        self.addCleanup(self.memory.give, self.base)
+        self.at = self.FIRST
+        self.tensor = Elsewhere(self.memory, numpy.zeros(self.BYTES, numpy.uint8), at=self.base + self.FIRST)
+        self.region = self.client.register_ipc(self.tensor)
+
+    def tearDown(self):
+        for id in self.ids:
+            self.client.delete(id)
+        self.client.close()  # which the memory outlives
+
+    def part(self, array):
+        """A view of the tensor."""
+        there = Elsewhere(self.memory, array, at=self.base + self.at)
+        self.at += (array.nbytes + 255) // 256 * 256
+        return there
+
+    def test_views_are_used_where_they_are(self):
+        self.assertEqual((self.region.address, self.region.bytes), (self.base, self.FIRST + self.BYTES))
+        self.assertEqual(transport_of(self.client)['gpu_bytes'], self.FIRST + self.BYTES)
+        for rows in (1, 5):
+            q, k, v = self.call_of(rows)
+            views, out = [self.part(x) for x in (q, k, v)], self.part(numpy.zeros_like(q))
+            for layer in range(LAYERS):
+                self.assertIs(self.client.attend(self.ids[0], views[0], k=views[1], v=views[2], layer=layer, out=out, stream=0), out)
+                put = self.puts[-1]
+                self.assertEqual([put[x] for x in 'qkvo'], [x.data_ptr() - self.base for x in (*views, out)])
+                self.assertEqual(put['tensors'], self.region.number + 1)
+                o = self.client.attend(self.ids[1], q, k=k, v=v, layer=layer)
+                if not STUB:
+                    self.assertEqual(out.read(), o.tobytes())
+        k, v = (self.values(LAYERS, 3, KV_HEADS, DIM) for _ in range(2))
+        self.client.append(self.ids[0], self.part(k), self.part(v), stream=0)
+        self.assertEqual((self.puts[-1]['tensors'], self.puts[-1]['k'] % 256), (self.region.number + 1, 0))
+        self.assertEqual(self.client._rings.gpu_regions, [])  # none was wanted
+
+    def test_what_has_not_all_there_is_copied(self):
+        q, k, v = self.call_of(2)
+        views, out = [self.part(x) for x in (q, k, v)], self.part(numpy.zeros_like(q))
+        beside = Elsewhere(self.memory, v, at=self.base)  # in the allocation, and not in the tensor
+        odd = Elsewhere(self.memory, v, at=self.base + self.FIRST + self.BYTES // 2 + 2)
+        for v_, of in ((views[2], {}), (views[2], {'out': out, 'lse': True}), (beside, {'out': out}), (odd, {'out': out}),
+                       (views[2], {'out': Elsewhere(self.memory, q)}), (Elsewhere(self.memory, v), {'out': out})):
+            self.client.attend(self.ids[0], views[0], k=views[1], v=v_, layer=0, stream=0, **of)
+            copies, put = self.client._rings.gpu_regions[0], self.puts[-1]
+            self.assertEqual(put['tensors'], copies.number + 1)
+            for name, x in zip('qkv', (q, k, v)):
+                self.assertEqual(self.memory.read(copies.address + put[name], x.nbytes), x.tobytes())
+            if 'out' in of:
+                self.assertEqual(of['out'].read(), self.memory.read(copies.address + put['o'], q.nbytes))
+        copies.array(copies.bytes, 'u8')  # all pieces are free again
+        self.assertIsNone(self.region.take(1))
+
+    def test_the_tensor_is_kept_until_the_daemon_has_let_go(self):
+        gone, tensor = [], Elsewhere(self.memory, numpy.zeros(1 << 16, numpy.uint8))
+        weakref.finalize(tensor, gone.append, 1)
+        region, ask = self.client.register_ipc(tensor), self.client._rings._ask
+        del tensor
+        gc.collect()
+        asked = []
+
+        def see(kind, *of, **more):
+            answer = ask(kind, *of, **more)
+            asked.append((kind, len(gone)))
+            return answer
+
+        with unittest.mock.patch.object(self.client._rings, '_ask', see):
+            region.close()
+        self.assertEqual((asked, gone), ([(4, 0)], [1]))
+        self.assertEqual(transport_of(self.client)['gpu_bytes'], self.FIRST + self.BYTES)
+        with unittest.mock.patch.object(self.client._rings, '_ask', see):
+            self.client.close()
+        self.assertEqual(len(asked), 2)
+        self.client.close()
+        self.assert_nothing_is_left()
+        self.client = attnd.Client(self.daemon.address, registered=True)
+
+    def test_what_is_wrong_is_said(self):
+        for tensor, text in ((numpy.zeros(8, numpy.uint8), 'tensor: is empty, or not on a GPU'),
+                             (Elsewhere(self.memory, numpy.zeros(0, numpy.uint8)), 'tensor: is empty, or not on a GPU'),
+                             ([1.0], 'tensor: wants an array that can be written'),
+                             (self.client.register(2 << 20, device=DEVICE).array(8, 'u8'), r'memory of cudaMalloc\(\) alone has one')):
+            with self.assertRaisesRegex(attnd.InvalidError, text):
+                self.client.register_ipc(tensor)
+        large = self.memory.take(160 << 20)
+        self.addCleanup(self.memory.give, large)
+        with self.assertRaisesRegex(attnd.Error, 'transport.gpu_bytes'):
+            for _ in range(2):
+                self.client.register_ipc(Elsewhere(self.memory, numpy.zeros(8, numpy.uint8), at=large + (150 << 20)))
+        with attnd.Client(self.daemon.address) as http:
+            with self.assertRaisesRegex(attnd.InvalidError, 'made without it'):
+                http.register_ipc(self.tensor)
+        suspicious = daemon_of()
+        self.addCleanup(suspicious.end)
+        if 'CUDA_MPS_PIPE_DIRECTORY' not in os.environ:
+            with attnd.Client(suspicious.address, registered=True) as client:
+                with self.assertRaisesRegex(attnd.Error, 'a CUDA IPC handle goes only where transport.trust_clients is on'):
+                    client.register_ipc(self.tensor)
+
+
 @unittest.skipIf(torch is None or not STUB, 'wants PyTorch, and the stub of a driver')
 class OfStubTensors(OfRegions):
     """Tensors of PyTorch's, in host memory, which a stub takes for a GPU's."""
@@ -686,6 +804,26 @@ class OfTensors(OfRegions):
         for layer in range(LAYERS):
             q = self.tensor(1, QUERY_HEADS, DIM)
             self.same(self.client.attend(self.ids[0], q, layer=layer), self.client.attend(self.ids[1], q.cpu(), layer=layer))
+
+    def test_tensors_of_ones_own_by_a_handle(self):
+        daemon = daemon_of(self.daemon_device, trust_clients='on')
+        self.addCleanup(daemon.end)
+        q, k, v = self.call_of(4)
+        with attnd.Client(daemon.address, registered=True) as client:
+            ids = client.create(), client.create()
+            mine = torch.empty(3, 4, QUERY_HEADS, DIM, dtype=torch.bfloat16, device=q.device)
+            with client.register_ipc(mine) as region:
+                kv = mine[1].view(-1)
+                views = mine[0], kv[: k.numel()].view(k.shape), kv[k.numel() : 2 * k.numel()].view(v.shape)
+                for to, x in zip(views, (q, k, v)):
+                    to.copy_(x)
+                for layer in range(LAYERS):
+                    o = client.attend(ids[0], views[0], k=views[1], v=views[2], layer=layer, out=mine[2])
+                    self.assertEqual(o.data_ptr(), mine[2].data_ptr())
+                    self.same(o, client.attend(ids[1], q.cpu(), k=k.cpu(), v=v.cpu(), layer=layer))
+                self.assertEqual((client._rings.gpu_regions, region.offset_of(mine.data_ptr(), 1)), ([], mine.data_ptr() - region.address))
+                o = client.attend(ids[0], views[0], layer=0, counts=[4])  # into a region of the daemon's
+                self.same(o, client.attend(ids[1], q.cpu(), layer=0, counts=[4]))
 
     def test_float32(self):
         """Narrowed and widened on the stream, with the bits of float32 in host memory; outputs are complete for any stream."""
