@@ -81,14 +81,18 @@ def main():
                 file.write(of_kind["ConfigMap"]["data"][mount["subPath"]])
             owned(path, 0o644)
         elif "secret" in volume:
-            path = f"{folder}/secrets-{number}"
-            os.makedirs(path, exist_ok=True)
-            shutil.copy(f"{folder}/secret/keys.json", path)
+            path = f"{folder}/secrets-{number}" # pkg/volume/util/atomic_writer.go: links to a folder that is exchanged
+            os.makedirs(f"{path}/..of-today", exist_ok=True)
+            shutil.copy(f"{folder}/secret/keys.json", f"{path}/..of-today")
+            for link, target in (("..data", "..of-today"), ("keys.json", "..data/keys.json")):
+                if not os.path.islink(f"{path}/{link}"):
+                    os.symlink(target, f"{path}/{link}")
             owned(f"{path}/keys.json", volume["secret"]["defaultMode"])
-            owned(path, 0o3755)
+            owned(f"{path}/..of-today", 0o2755)
+            owned(path, 0o3777)
         elif "emptyDir" in volume and volume["emptyDir"].get("medium") == "Memory":
             limit = volume["emptyDir"]["sizeLimit"].replace("Gi", "g").replace("Mi", "m")
-            arguments.append(f"--tmpfs={at}:mode=2777,size={limit}")
+            arguments.append(f"--tmpfs={at}:mode=3777,size={limit}")
             continue
         else:
             path = f"{folder}/{mount['name']}-{number}"
