@@ -30,6 +30,7 @@
 #   dist deb       build/dist/attnd-VERSION.tar.gz, the same bytes each time; build/dist/attnd_VERSION_ARCH.deb
 #   check-package  the Debian package in a bare Debian, from installation to purge; BASE=DIR: one that is there already
 #   check-pods     the images, and pods of the Kubernetes manifest, run by podman; BASE=DIR, IMAGE=NAME, GPU_IMAGE=NAME: what is there already
+#   check-cluster  the Kubernetes manifests in the cluster that KUBECONFIG names, whose nodes have IMAGE=localhost/attnd:0.1.0; scripts/small_cluster.sh makes one
 #   check-systemd  the package under systemd, booted in a bare Debian: watchdog, crash, upgrade, sockets; BASE=DIR likewise
 #   compile_commands.json clean
 #
@@ -402,6 +403,11 @@ check-systemd: all
 .PHONY: check-pods
 check-pods: all
 	@BUILD=$(B) bash scripts/check_pods.sh
+
+# The manifests in a cluster: kubectl, and an image that its nodes have.
+.PHONY: check-cluster
+check-cluster: all
+	@BUILD=$(B) bash scripts/check_cluster.sh
 
 # What is made of tables in the code: docs/METRICS.md, man/attnd.jsonc.5 and man/attnd-keys.5.
 documents man: $(B)/attnd
