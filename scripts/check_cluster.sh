@@ -81,8 +81,8 @@ for kind in HTTPRoute PodMonitor; do grep -q "^kind: $kind" "$work/all.yaml" || 
 policy=policy/v1
 if ! kubectl api-versions | grep -qx policy/v1; then
     policy=policy/v1beta1
-    sed -i "s,^apiVersion: policy/v1\$,apiVersion: $policy,; /unhealthyPodEvictionPolicy/d" "$work/all.yaml"
-    echo 'skip unhealthyPodEvictionPolicy: the cluster is older than 1.21'
+    sed -i "s,^apiVersion: policy/v1\$,apiVersion: $policy,; /unhealthyPodEvictionPolicy/d; /livenessProbe:/,/readinessProbe:/{/terminationGracePeriodSeconds/d}" "$work/all.yaml"
+    echo 'skip unhealthyPodEvictionPolicy, and the grace of the liveness probe: the cluster is older than 1.21'
 fi
 new_key() { # NAME - $work/NAME, and $work/keys.json with its entry
     "$BUILD/attnctl" --json key new "$1" infer >"$work/key" || exit 1

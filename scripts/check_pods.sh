@@ -78,7 +78,7 @@ start() { # N OPTION...
         sleep 0.1
     done
 }
-grace=$(sed -n 's/^ *terminationGracePeriodSeconds: *//p' $manifest)
+grace=$(sed -n 's/^      terminationGracePeriodSeconds: *//p' $manifest) # the pod's, not a probe's
 ctl() { "$BUILD/attnctl" --url "http://$(address "$1"):8400" --key-file "$work/of-client" "${@:2}"; }
 seen() { ctl "$1" attend "$2" --json | jq -c .o | sha256sum; } # what K and V give
 for n in 0 1; do

@@ -191,6 +191,7 @@ def check_set(all_objects):
     ports = {p["name"] for p in container["ports"]}
     expect("probes ask a port that is there", True, {container[p]["httpGet"]["port"] for p in ("startupProbe", "livenessProbe", "readinessProbe")} <= ports)
     expect("and what says it", ["/livez", "/livez", "/readyz"], [container[p]["httpGet"]["path"] for p in ("startupProbe", "livenessProbe", "readinessProbe")])
+    expect("one that hangs is not given the time to save", True, container["livenessProbe"].get("terminationGracePeriodSeconds", 1e9) <= 30)
     volumes = {v["name"] for v in pod["spec"]["volumes"]} | {c["metadata"]["name"] for c in stateful["spec"]["volumeClaimTemplates"]}
     mounts = [m["name"] for c in pod["spec"]["containers"] + pod["spec"]["initContainers"] for m in c["volumeMounts"]]
     expect("volumes are mounted, and there", volumes, set(mounts))
