@@ -65,14 +65,19 @@ spec:
         accessModes: [ReadWriteOnce]
         resources: {requests: {storage: 1Gi}}
 END
-{
-    echo "{apiVersion: kustomize.config.k8s.io/v1beta1, kind: Kustomization, namespace: $ns, resources: [../kubernetes]}" | tr -d '{}' | sed 's/, \([a-z]*:\)/\n\1/g'
-    echo "images: [{name: attnd, newName: '${IMAGE%:*}', newTag: '${IMAGE##*:}'}]"
-    echo 'patches:'
-    echo '  - {path: small.yaml}'
-    kubectl api-resources --api-group=gateway.networking.k8s.io -o name | grep -q ^httproutes ||
-        echo "  - {target: {kind: HTTPRoute}, patch: '{\"\$patch\": delete, apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: attnd}}'}"
-} >"$work/mine/kustomization.yaml"
+cat >"$work/mine/kustomization.yaml" <<END
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+namespace: $ns
+resources: [../kubernetes]
+images:
+  - {name: attnd, newName: '${IMAGE%:*}', newTag: '${IMAGE##*:}'}
+patches:
+  - {path: small.yaml}
+END
+kubectl api-resources --api-group=gateway.networking.k8s.io -o name | grep -q ^httproutes || cat >>"$work/mine/kustomization.yaml" <<'END'
+  - {target: {kind: HTTPRoute}, patch: '{"$patch": delete, apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: attnd}}'}
+END
 if kubectl api-resources --api-group=monitoring.coreos.com -o name | grep -q ^podmonitors; then
     sed -i 's/^# \(- podmonitor.yaml\)/  \1/' "$work/kubernetes/kustomization.yaml"
 fi
@@ -95,7 +100,7 @@ new_key first
 put_secret attnd-keys --from-file="$work/keys.json"
 put_secret client --from-file="$work/first"
 kubectl apply -f "$work/all.yaml" >"$work/said" 2>&1
-expect 'the API server takes it' '0 ' "$? $(grep -vE '(created|configured)$' "$work/said")"
+expect 'the API server takes it' '0 ' "$? $(grep -vE '(created|configured)$|^Warning: ' "$work/said")"
 
 # ---- pods, and a client beside them
 pod() { # NAME USER - a pod of the image, which waits; what it has beside that comes from standard input
@@ -149,8 +154,7 @@ expect 'as its user, without capabilities, filtered, without new privileges' '64
 expect 'its root is read-only' 'touch: Read-only' "$(within 0 touch /etc/x 2>&1 | sed -n 's/^\(touch\):.*\(Read-only\).*/\1: \2/p')"
 modes() { within "$1" sh -c 'stat -c "%g" /var/lib/attnd; stat -c "%u %a" /var/lib/attnd/state | sed "s/ 2/ /"; find /var/lib/attnd/state -perm /077' | xargs; }
 expect 'the volume is the group'"'"'s, its folder the daemon'"'"'s alone' '64320 64320 700' "$(modes 0)"
-expect 'kubectl logs has its log, JSON a line' 'listening' \
-    "$(k logs attnd-0 -c attnd | jq -r .msg | grep -o 'listening' | head -n 1)"
+expect 'kubectl logs has its log, JSON a line' listening "$(k logs attnd-0 -c attnd | jq -r .msg | grep -o 'listening' | head -n 1)"
 
 # ---- Services
 nodes_seen() { # what any daemon makes, until all have made one

@@ -36,7 +36,7 @@ build() {
     inputs=$(grep -rl --include='*.go' '+k8s:openapi-gen=' vendor/k8s.io/*/ pkg cmd plugin | grep -v -e '_test\.go' -e /code-generator/ -e /sample-apiserver/ -e kube-openapi |
         xargs -n1 dirname | sort -u | sed "s,^,$us/," | paste -sd,)
     "$dir/bin/openapi-gen" -i "$inputs" -p $us/pkg/generated/openapi -O zz_generated.openapi -h vendor/k8s.io/code-generator/hack/boilerplate.go.txt -r "$dir/violations" --output-base "$GOPATH/src"
-    go build -ldflags "-s -w -X $us/vendor/k8s.io/component-base/version.gitVersion=v1.20.2" -o "$dir/bin/" $us/cmd/kube{let,-apiserver,-controller-manager,-scheduler,-proxy}
+    go build -ldflags "-s -w $(printf -- "-X $us/vendor/k8s.io/%s/version.gitVersion=v1.20.2 " component-base client-go/pkg)" -o "$dir/bin/" $us/cmd/kube{let,-apiserver,-controller-manager,-scheduler,-proxy}
     cd "$dir/pause"
     echo 'int pause(void); int main(void) { for (;;) pause(); }' | gcc -static -x c -o pause -
     printf 'FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n' >Containerfile
