@@ -729,7 +729,7 @@ class Module(unittest.TestCase):
                 self.assertIn(wants, str(raised.exception))
 
     def test_a_pool_for_which_there_is_no_memory(self):
-        with self.assertRaisesRegex(attnd.OutOfMemoryError, 'pool.bytes: .* do not fit'):
+        with self.assertRaisesRegex(attnd.OutOfMemoryError, 'do(es)? not fit.* MiB'):
             attnd.Engine({'pool.bytes': '40TiB'})
 
     def test_a_backend_that_is_not_here(self):

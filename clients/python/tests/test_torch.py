@@ -351,7 +351,9 @@ class NativeCase:
         for first in range(0, len(slots), 4096):
             part = slice(first, first + 4096)
             engine.paged(lease, k=move(self.k[part]), v=move(self.v[part]), slot_mapping=slots[part], layer=0)
-        return engine.paged(lease, move(self.q), tables, self.lengths, layer=0, lse=True, **self.of_paged)
+        outputs = engine.paged(lease, move(self.q), tables, self.lengths, layer=0, lse=True, **self.of_paged)
+        engine.delete(lease)
+        return outputs
 
     def expected(self):
         stored = []
