@@ -15,7 +15,7 @@ sound=$PWD/build/release/attnd work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git ls-files -z | xargs -0 cp --parents -p -t "$work"
 mkdir -p "$work/build"
-cp -rp build/release "$work/build/"
+for built in release llhttp; do [ ! -d build/$built ] || cp -rp build/$built "$work/build/"; done
 failed=0
 
 # The journals of the daemon that stands in the copy, checked one after the other until one differs.

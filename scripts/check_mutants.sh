@@ -19,7 +19,7 @@ trap 'rm -rf "$copy"' EXIT
 make -j2 build/release/tests/engine_simulation build/release/tests/conformance >/dev/null || exit 1
 git ls-files -z | xargs -0 cp --parents -p -t "$copy"
 mkdir -p "$copy/build"
-cp -rp build/release "$copy/build/" # Objects of unchanged sources are not made again.
+for built in release llhttp; do [ ! -d build/$built ] || cp -rp build/$built "$copy/build/"; done # Objects of unchanged sources are not made again.
 
 # mutate FILE OLD NEW - replace a text that stands exactly once. \n is the end of a line.
 mutate() {
