@@ -158,10 +158,18 @@ static int append_all(const struct command *c, const struct model *m, const stru
     uint64_t at = end_of(before, (uint32_t)layer);
     cJSON_Delete(before);
     most = most < 1 ? 1 : most > m->rows_per_call ? m->rows_per_call : most;
-    for (size_t first = 0; first < rows->count && code == EXIT_OK; first += most) {
-        size_t n = rows->count - first < most ? rows->count - first : most;
-        code = append_some(c, m, rows, id, (uint32_t)layer, layers, first, n, at);
+    size_t done = 0;
+    while (done < rows->count && code == EXIT_OK) {
+        size_t n = rows->count - done < most ? rows->count - done : most;
+        code = append_some(c, m, rows, id, (uint32_t)layer, layers, done, n, at);
+        done += code == EXIT_OK ? n : 0;
     }
+    if (code != EXIT_OK && done > 0)
+        fprintf(
+            stderr,
+            "attnctl: %zu of %zu tokens were appended, %zu a call; attnctl seq truncate %llu %llu takes them "
+            "back\n",
+            done, rows->count, most, (unsigned long long)id, (unsigned long long)at);
     cJSON *after = code == EXIT_OK && !c->json ? look(c, id, &code) : NULL;
     if (after)
         sequences_print(after);

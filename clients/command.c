@@ -337,14 +337,16 @@ char *command_read_key(const char *path)
     struct stat info;
     FILE *f = fopen(path, "r");
     ssize_t n = f ? getline(&line, &room, f) : -1;
-    bool open_to_all = n > 0 && fstat(fileno(f), &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & S_IROTH;
+    bool open_to_all =
+        n > 0 && fstat(fileno(f), &info) == 0 && S_ISREG(info.st_mode) && info.st_mode & S_IROTH;
     if (f)
         fclose(f);
     if (n > 0)
         line[strcspn(line, "\r\n")] = '\0';
     if (n > 0 && *line) {
         if (open_to_all)
-            fprintf(stderr, "attnctl: %s: everybody on this machine can read this key (chmod 600 it)\n", path);
+            fprintf(stderr, "attnctl: %s: everybody on this machine can read this key (chmod 600 it)\n",
+                    path);
         return line;
     }
     fprintf(stderr, "attnctl: %s: %s\n", path, n < 0 && errno ? strerror(errno) : "has no key");

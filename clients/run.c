@@ -253,7 +253,8 @@ static bool read_request(const struct command *c, struct http_request *request, 
 {
     const char *shape = command_option(c, "shape"), *trace = command_option(c, "trace");
     if ((shape != NULL) + (trace != NULL) + (c->argc == 1) != 1) {
-        command_usage("run wants a file, or --shape, or --trace");
+        command_usage((shape || trace) && c->argc == 1 ? "run wants one of these: a file, --shape, --trace"
+                                                       : "run wants a file, or --shape, or --trace");
         return false;
     }
     if (shape) {

@@ -12,8 +12,10 @@ void sequences_print(const cJSON *s)
 {
     const cJSON *block;
     const char *token = answer_number(s, "length") == 1 ? "token" : "tokens";
-    int blocks = cJSON_GetArraySize(answer_at(s, "blocks"));
-    printf("%8.0f  %-7s %8.0f %-6s  %5d %-6s", answer_number(s, "id"), answer_text(s, "state"),
+    const cJSON *count =
+        answer_at(s, "block_count"); /* not every answer has it; of a long one not all are listed */
+    double blocks = count ? count->valuedouble : cJSON_GetArraySize(answer_at(s, "blocks"));
+    printf("%8.0f  %-7s %8.0f %-6s  %5.0f %-6s", answer_number(s, "id"), answer_text(s, "state"),
            answer_number(s, "length"), token, blocks, blocks == 1 ? "block" : "blocks");
     if (cJSON_IsNumber(answer_at(s, "shared_blocks"))) /* not every answer counts them */
         printf(" (%.0f shared)", answer_number(s, "shared_blocks"));

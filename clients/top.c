@@ -211,9 +211,7 @@ static void sequence(struct top *t, const cJSON *s)
         snprintf(parent, sizeof parent, "%.0f", answer_number(s, "parent"));
     screen_line(&t->screen, "%12.0f  %s%-8s%s %8.0f  %7.0f  %7.0f  %10s  %6.1f", answer_number(s, "id"),
                 style, terminal_escape(state, shown, sizeof shown), screen_style(&t->screen, SCREEN_PLAIN),
-                answer_number(s, "length"),
-                answer_number(s, "blocks_count") > 0 ? answer_number(s, "blocks_count")
-                                                     : cJSON_GetArraySize(answer_at(s, "blocks")),
+                answer_number(s, "length"), answer_number(s, "block_count"),
                 answer_number(s, "shared_blocks"), parent, answer_number(s, "idle_s"));
 }
 

@@ -326,7 +326,8 @@ int handle_enter(struct attnd *a)
     if (!a)
         return handle_fail(ATTND_ERR_INVALID, "the handle is NULL");
     if (a->forks != atomic_load(&forks))
-        return handle_fail(ATTND_ERR_FORKED, "the handle is of the process that has forked this one");
+        return handle_fail(ATTND_ERR_FORKED,
+                           "the handle is of the process that has forked this one: open another one here");
     atomic_fetch_add(&a->inside, 1);
     pthread_mutex_lock(&a->mutex);
     engine_visit(a->engine, true);

@@ -474,8 +474,8 @@ static int fail_for_blocks(struct client_queue *c, struct request *request, uint
     if (c->o.state->config->host_blocks)
         snprintf(swaps, sizeof swaps, "; too few idle sequences can be swapped out (%u host blocks free)",
                  block_tables_counts(tables).host_free);
-    return request_fail(request, ATTND_NO_BLOCKS, "needs %u blocks of %u; %u free, %u reclaimable%s%s", need,
-                        counts.blocks, counts.free, counts.cached, kept, swaps);
+    return request_fail(request, ATTND_NO_BLOCKS, "needs %u block%s of %u; %u free, %u reclaimable%s%s", need,
+                        need == 1 ? "" : "s", counts.blocks, counts.free, counts.cached, kept, swaps);
 }
 
 /* Whether nothing will give blocks back by itself: no step is in flight, and the one being formed does

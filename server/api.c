@@ -93,6 +93,7 @@ void api_write_sequence(struct json_writer *w, const struct sequence_view *v, co
     json_string(w, "state", api_sequence_states[v->state]);
     json_uint(w, "length", v->length);
     api_write_table(w, v, ids);
+    json_uint(w, "block_count", v->blocks);
     json_uint(w, "shared_blocks", v->shared_blocks);
     if (v->parent)
         json_uint(w, "parent", v->parent);

@@ -339,12 +339,14 @@ static const struct api_schema schemas[] = {
     {"NewSequence", "{id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
                     "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
     {"Created", "{id:id length:uint cached_tokens:uint blocks:[uint] host_blocks?:[uint] blocks_next?:uint}"},
-    {"Sequence", "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] host_blocks?:[uint] "
-                 "blocks_next?:uint shared_blocks:uint parent:id? priority:int max_tokens?:uint "
-                 "workload?:uint age_s:number idle_s:number}"},
-    {"SequenceAtLayers", "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] "
-                         "host_blocks?:[uint] blocks_next?:uint shared_blocks:uint parent:id? priority:int "
-                         "max_tokens?:uint workload?:uint age_s:number idle_s:number lengths?:[uint]}"},
+    {"Sequence",
+     "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] host_blocks?:[uint] "
+     "blocks_next?:uint block_count:uint shared_blocks:uint parent:id? priority:int max_tokens?:uint "
+     "workload?:uint age_s:number idle_s:number}"},
+    {"SequenceAtLayers",
+     "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] "
+     "host_blocks?:[uint] blocks_next?:uint block_count:uint shared_blocks:uint parent:id? priority:int "
+     "max_tokens?:uint workload?:uint age_s:number idle_s:number lengths?:[uint]}"},
     {"Sequences", "{items:[Sequence] next:uint?}"},
     {"Table", "[{index:uint block?:uint host_block?:uint fill:uint refs?:uint}]"},
     {"Fork", "{count?:uint(1..1000) length?:uint ids?:[id]}"},

@@ -167,6 +167,24 @@ int listen_address_folder(const struct listen_address *address)
     return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
+int listen_address_is_taken(const struct listen_address *address)
+{
+    const int one = 1;
+    int error = 0;
+    if (address->is_unix || address->fd)
+        return 0;
+    int fd = socket(address->ip.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one); /* as libuv does */
+    if (bind(fd, (const struct sockaddr *)&address->ip,
+             address->ip.ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in)) !=
+        0)
+        error = errno;
+    close(fd);
+    return error;
+}
+
 bool listen_address_may_come(const struct listen_address *address)
 {
     static const char runtime[] = "/run/";

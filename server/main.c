@@ -1019,12 +1019,15 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
     return EXIT_OK;
 }
 
-/* Whether the folder of a socket takes one. The check lets those in /run be missing: the service manager makes them at
- * the start. */
-static enum exit_code check_folder(const struct listen_address *address, bool checks, const char *text,
-                                   const char *key)
+/* Whether the folder of a socket takes one, and whether an address is free: that is looked at before the pool is touched, which takes
+ * long. The check lets folders in /run be missing, since the service manager makes them at the start, and addresses be those of a daemon
+ * that runs. */
+static enum exit_code check_address(const struct listen_address *address, bool checks, const char *text,
+                                    const char *key)
 {
     int error = listen_address_folder(address);
+    if (error == 0 && !checks)
+        error = listen_address_is_taken(address);
     if (error == 0 || (checks && error == ENOENT && listen_address_may_come(address)))
         return EXIT_OK;
     log_fault("cannot listen on %s: %s (set %s=...)", text, uv_strerror(uv_translate_sys_error(error)), key);
@@ -1058,7 +1061,7 @@ static enum exit_code check_listeners(const struct config *config, bool checks,
                 return EXIT_CONFIGURATION;
             }
         }
-        enum exit_code code = check_folder(taken[n++], checks, text, key);
+        enum exit_code code = check_address(taken[n++], checks, text, key);
         if (code != EXIT_OK)
             return code;
     }

@@ -47,7 +47,7 @@ expect 'it was the last of the chain' '[8,2]' "$(create '{"id":9,"tokens":[10,11
 curl -s -X DELETE "$URL/v1/sequences/9"
 append 8 524 4 >/dev/null
 expect 'then the one before it' '[4,1]' "$(create '{"id":9,"tokens":[10,11,12,13,14,15,16,17,18,19,20,21]}')"
-expect 'a held block is not evicted: one block short' '503 needs 1 blocks of 8; 0 free, 0 reclaimable' \
+expect 'a held block is not evicted: one block short' '503 needs 1 block of 8; 0 free, 0 reclaimable' \
     "$(post /v1/append "{\"layer\":0,\"sequences\":[8],\"k\":$(rows 1 1),\"v\":$(rows 1 1)}" | jq -r '"\(.status) \(.detail)"')"
 curl -s -X DELETE "$URL/v1/sequences/8"
 

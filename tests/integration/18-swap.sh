@@ -41,7 +41,7 @@ append 12 1 8 >/dev/null
 append 13 1 8 >/dev/null
 expect 'four sequences, and the pool is full' '4 0' "$(append 14 1 4) $(stat .pool.free)"
 expect 'the lowest priority goes, though another one would be enough' '16 ["swapped",0,1]' "$(append 11 13 4) $(state 14)"
-expect 'it may not push out those above' '503 needs 1 blocks of 8; 0 free, 0 reclaimable; too few idle sequences can be swapped out (11 host blocks free)' \
+expect 'it may not push out those above' '503 needs 1 block of 8; 0 free, 0 reclaimable; too few idle sequences can be swapped out (11 host blocks free)' \
     "$(call /v1/attend '{"layer":0,"sequences":[14],"q":[[[1,0,0,0,0,0,0,0],[1,0,0,0,0,0,0,0]]]}' | problem)"
 expect 'and it is whole where it is' '["swapped",0,1]' "$(state 14)"
 expect 'the others stay where they are' '["idle",4,0] ["idle",2,0] ["idle",2,0]' "$(state 11) $(state 12) $(state 13)"

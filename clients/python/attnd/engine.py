@@ -534,6 +534,8 @@ class Engine:
         """The arrays for o and lse, named in `struct`: the Argument of o, and what the caller gets."""
         o = out if out is not None else empty_like(q, shape, _wanted_dtype(dtype, kind))
         of_o = Argument(o, 'out', writes=True, stream=stream, own=self._own)
+        if out is not None and of_o.shape != tuple(shape):
+            raise _invalid(f'out: wants the shape {list(shape)}, has {list(of_o.shape)}')
         keeps.append(of_o)
         struct.o = of_o.pointer
         if not lse:
