@@ -392,10 +392,15 @@ void log_fault(const char *format, ...)
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    if (all.format == LOG_TEXT)
-        fprintf(stderr, "attnd: %s\n", message);
-    else
+    if (all.format != LOG_TEXT) {
         log_event(LOG_ERROR, "not_started", NULL, "%s", message);
+        return;
+    }
+    struct text text = {.n = 0};
+    add(&text, "%s", all.to_journal ? "<3>" : "attnd: ");
+    add_message(&text, message, false, 0);
+    text.bytes[text.n++] = '\n';
+    emit(text.bytes, text.n); /* behind what was logged before */
 }
 
 void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)

@@ -49,7 +49,7 @@ struct log_number {
 void log_event(enum log_level level, const char *event, const struct log_number *numbers, const char *format,
                ...) __attribute__((format(printf, 4, 5)));
 
-/* log_fault: why the daemon does not start: the event "not_started", at error; in text "attnd: " and why, also in the journal. */
+/* log_fault: why the daemon does not start: the event "not_started", at error; in text "attnd: " and why, or the priority. */
 void log_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* log_end: the last line: the event "stopped", with the exit code and why. */

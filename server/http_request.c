@@ -295,6 +295,7 @@ static void choose_id(struct http_text given, unsigned count, char id[HTTP_REQUE
 void http_request_none(struct http_request *request)
 {
     clear(request);
+    request->path = (struct http_text){"-", 1}; /* for the log */
     choose_id(request->query, 0, request->id);
 }
 

@@ -185,10 +185,20 @@ static int read_quotas(struct reading *r, const char *name, const cJSON *object,
     return 0;
 }
 
-/* An id for what belongs to a key: never that of another, or of nobody. */
-static uint64_t id_of(const uint8_t digest[KEY_DIGEST_BYTES])
+static void digest_of(const char *text, size_t n, uint8_t digest[KEY_DIGEST_BYTES])
 {
+    SHA2_CTX context;
+    SHA256Init(&context);
+    SHA256Update(&context, (const uint8_t *)text, n);
+    SHA256Final(digest, &context);
+}
+
+/* An id for what belongs to a key: never that of another, or of nobody. */
+static uint64_t id_of(const char *name)
+{
+    uint8_t digest[KEY_DIGEST_BYTES];
     uint64_t id;
+    digest_of(name, strlen(name), digest);
     memcpy(&id, digest, sizeof id);
     return (id >> 1) | UINT64_C(1) << 32; /* the highest bit is not the loop's */
 }
@@ -203,9 +213,10 @@ static bool is_name(const char *name)
 static const struct {
     const char *name, *wants, *absent, *text;
 } members_known[] = {
-    {"name", "1 to 63 letters, digits, dots, - and _", "", "for the log, /metrics and reports; each once"},
-    {"sha256", "64 hex digits", "",
-     "the digest of the key. What belongs to a key belongs to its digest: the name may change"},
+    {"name", "1 to 63 letters, digits, dots, - and _", "",
+     "each once. What belongs to a key belongs to its name: the digest may change"},
+    {"sha256", "64 hex digits, or a list of 1 to 4 of these", "",
+     "the digest of the key; several while clients change from one to another"},
     {"scopes", NULL, "", "what it may do"},
     {"weight", NULL, "1",
      "its part of the time, beside those of other keys that want some, when there is not enough"},
@@ -214,11 +225,32 @@ static const struct {
 
 enum { MEMBERS = sizeof members_known / sizeof members_known[0] };
 
+/* A digest, or some. */
+static bool read_digests(const cJSON *item, struct api_key *k)
+{
+    const cJSON *one = cJSON_IsArray(item) ? item->child : item;
+    for (; one; one = cJSON_IsArray(item) ? one->next : NULL) {
+        if (k->digest_count == KEY_DIGESTS_MAX || !cJSON_IsString(one) ||
+            !read_digest(one->valuestring, k->digests[k->digest_count++]))
+            return false;
+    }
+    return k->digest_count > 0;
+}
+
+/* Whether some digest of one is one of the other's. */
+static bool have_same(const struct api_key *a, const struct api_key *b)
+{
+    for (unsigned i = 0; i < a->digest_count * b->digest_count; i++) {
+        if (memcmp(a->digests[i / b->digest_count], b->digests[i % b->digest_count], KEY_DIGEST_BYTES) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int read_key(struct reading *r, const cJSON *object)
 {
     struct api_key *k = &r->keys[r->count];
     const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "name"));
-    const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, "sha256"));
     const cJSON *weight = cJSON_GetObjectItemCaseSensitive(object, "weight"), *item;
     int64_t number = 1;
     *k = (struct api_key){0};
@@ -234,7 +266,7 @@ static int read_key(struct reading *r, const cJSON *object)
         if (i == MEMBERS)
             return fail(r, "key \"%s\": %.40s: there is no such member", name, item->string);
     }
-    if (!digest || !read_digest(digest, k->digest))
+    if (!read_digests(cJSON_GetObjectItemCaseSensitive(object, "sha256"), k))
         return fail(r, "key \"%s\": sha256: wants 64 hex digits, as attnctl key new prints them", name);
     char names[SCOPE_NAMES_BYTES];
     if (!read_scopes(cJSON_GetObjectItemCaseSensitive(object, "scopes"), &k->scopes))
@@ -242,11 +274,11 @@ static int read_key(struct reading *r, const cJSON *object)
     if (weight && !json_is_integer(weight, 1, WEIGHT_MAX, &number))
         return fail(r, "key \"%s\": weight: wants an integer in 1..%d", name, WEIGHT_MAX);
     k->weight = (uint32_t)number;
-    k->id = id_of(k->digest);
+    k->id = id_of(k->name);
     for (unsigned i = 0; i < r->count; i++) {
         if (strcmp(r->keys[i].name, k->name) == 0)
             return fail(r, "key \"%s\": is there twice", name);
-        if (r->keys[i].id == k->id)
+        if (have_same(&r->keys[i], k))
             return fail(r, "key \"%s\": has the digest of \"%s\"", name, r->keys[i].name);
     }
     int rc = read_quotas(r, name, cJSON_GetObjectItemCaseSensitive(object, "quotas"), &k->quotas);
@@ -311,10 +343,10 @@ static int read_keys(struct reading *r)
 
 /* ---- all of them ----------------------------------------------------------------------------------- */
 
-static struct api_key *find_digest(const struct keys *keys, const uint8_t digest[KEY_DIGEST_BYTES])
+static struct api_key *find_name(const struct keys *keys, const char *name)
 {
     for (unsigned i = 0; i < keys->count; i++) {
-        if (memcmp(keys->list[i]->digest, digest, KEY_DIGEST_BYTES) == 0)
+        if (strcmp(keys->list[i]->name, name) == 0)
             return keys->list[i];
     }
     return NULL;
@@ -323,7 +355,8 @@ static struct api_key *find_digest(const struct keys *keys, const uint8_t digest
 /* What a key may do from now on; what it has in use stays. */
 static void renew(struct api_key *k, const struct api_key *from)
 {
-    memcpy(k->name, from->name, sizeof k->name);
+    memcpy(k->digests, from->digests, sizeof k->digests);
+    k->digest_count = from->digest_count;
     k->scopes = from->scopes;
     k->weight = from->weight;
     k->quotas = from->quotas;
@@ -340,7 +373,7 @@ static bool merge(struct keys *keys, const struct reading *r)
         return false;
     keys->list = list;
     for (unsigned i = 0; i < r->count; i++) {
-        if (find_digest(keys, r->keys[i].digest))
+        if (find_name(keys, r->keys[i].name))
             continue;
         list[n] = malloc(sizeof *list[n]);
         if (!list[n]) {
@@ -353,7 +386,7 @@ static bool merge(struct keys *keys, const struct reading *r)
     for (unsigned i = 0; i < keys->count; i++)
         list[i]->gone = true;
     for (unsigned i = 0; i < r->count; i++) {
-        struct api_key *old = find_digest(keys, r->keys[i].digest);
+        struct api_key *old = find_name(keys, r->keys[i].name);
         if (old)
             renew(old, &r->keys[i]);
     }
@@ -419,16 +452,16 @@ static unsigned equal_mask(const uint8_t *a, const uint8_t *b)
 struct api_key *keys_find(struct keys *keys, const char *text, size_t n)
 {
     uint8_t digest[KEY_DIGEST_BYTES];
-    SHA2_CTX context;
     unsigned found = keys->count;
-    SHA256Init(&context);
-    SHA256Update(&context, (const uint8_t *)text, n);
-    SHA256Final(digest, &context);
+    digest_of(text, n, digest);
     for (unsigned i = 0; i < keys->count; i++) {
-        unsigned mask = equal_mask(digest, keys->list[i]->digest) * 0x01010101U;
-        found = (found & ~mask) | (i & mask);
+        const struct api_key *k = keys->list[i];
+        for (unsigned j = 0; j < k->digest_count; j++) {
+            unsigned mask = equal_mask(digest, k->digests[j]) * 0x01010101U & (k->gone - 1U);
+            found = (found & ~mask) | (i & mask);
+        }
     }
-    return found < keys->count && !keys->list[found]->gone ? keys->list[found] : NULL;
+    return found < keys->count ? keys->list[found] : NULL;
 }
 
 struct api_key *keys_next(struct keys *keys, unsigned *at)

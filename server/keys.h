@@ -5,8 +5,9 @@
  *              "quotas": {"sequences": 100, "blocks": 10000, "calls": 16, "streams": 2, "workloads": 2, "uploads": 1,
  *                         "staging_bytes": 268435456, "requests_per_s": 200}}]}
  *
- * The file has digests, not keys: `attnctl key new` makes a key of 256 random bits, and the entry for it. A quota
- * that is absent is none. Reading it again keeps the struct of a key that is still there, and marks one that is
+ * The file has digests, not keys: `attnctl key new` makes a key of 256 random bits, and the entry for it. A key is its name: the digest
+ * may be another one from one reading to the next, or a list while clients change from one to the other. A quota
+ * that is absent is none. Reading it again keeps the struct of a name that is still there, and marks one that is
  * gone. Loop thread. */
 #ifndef SERVER_KEYS_H
 #define SERVER_KEYS_H
@@ -18,7 +19,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { KEYS_MAX = 1024, KEY_NAME_BYTES = 64, KEY_DIGEST_BYTES = 32, KEYS_REASON_BYTES = 256 };
+enum {
+    KEYS_MAX = 1024,
+    KEY_NAME_BYTES = 64,
+    KEY_DIGEST_BYTES = 32,
+    KEY_DIGESTS_MAX = 4,
+    KEYS_REASON_BYTES = 256
+};
 
 /* 0: no limit. */
 struct key_quotas {
@@ -28,9 +35,10 @@ struct key_quotas {
 };
 
 struct api_key {
-    uint64_t id; /* of what belongs to it: from its digest, so it is the same after a restart */
+    uint64_t id; /* of what belongs to it: from its name, so it is the same after a restart */
     char name[KEY_NAME_BYTES];
-    uint8_t digest[KEY_DIGEST_BYTES];
+    uint8_t digests[KEY_DIGESTS_MAX][KEY_DIGEST_BYTES]; /* [digest_count] each opens */
+    unsigned digest_count;
     unsigned scopes; /* enum config_scope; those that one includes, too */
     uint32_t weight; /* of its part of the time when there is not enough */
     struct key_quotas quotas;

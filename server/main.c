@@ -475,7 +475,8 @@ static void reload_keys(struct daemon *d)
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
         if (!key->gone || key->ended)
             continue;
-        log_line(LOG_INFO, "the key \"%s\" is no more: what belongs to it ends", key->name);
+        log_event(LOG_WARNING, "key_ended", NULL, "the key \"%s\" is no more: what belongs to it ends",
+                  key->name);
         routes_end_key(&d->state, key);
         ended++;
     }
@@ -851,6 +852,9 @@ static enum exit_code open_state(struct daemon *d)
     return rc == 0 ? EXIT_OK : refuse_state(rc, reason);
 }
 
+#define SMALL_DISK                                                                                           \
+    "state.dir: its disk has %llu MiB left, and the pool is %llu MiB: a full one cannot be saved"
+
 /* Restore what a daemon before has saved. */
 static enum exit_code restore(struct daemon *d)
 {
@@ -864,7 +868,15 @@ static enum exit_code restore(struct daemon *d)
     d->write_rate = state_write_rate(d->state.outlasting);
     log_line(LOG_INFO, "state.dir: %.0f MB/s; saving the whole pool takes %.0f s at most",
              d->write_rate * 1e-6, state_save_seconds(config, d->write_rate, config->pool_bytes));
-    return state_restore(d->state.outlasting, &d->state) ? EXIT_OK : EXIT_LEFT;
+    if (!state_restore(d->state.outlasting, &d->state))
+        return EXIT_LEFT;
+    uint64_t room = state_room(d->state.outlasting);
+    if (room < config->pool_bytes)
+        log_event(LOG_WARNING, "state_room",
+                  LOG_NUMBERS({"bytes", (double)room}, {"pool_bytes", (double)config->pool_bytes}),
+                  SMALL_DISK, (unsigned long long)(room >> 20),
+                  (unsigned long long)(config->pool_bytes >> 20));
+    return EXIT_OK;
 }
 
 /* Save what is there. False: not all of it. */
@@ -1345,6 +1357,10 @@ static enum exit_code check_state(const struct config *config)
     double rate = state_write_rate(state);
     printf("saving the pool          %.0f MB/s into state.dir: %.0f s at most (drain.save_deadline_s)\n",
            rate * 1e-6, state_save_seconds(config, rate, config->pool_bytes));
+    uint64_t room = state_room(state);
+    if (room < config->pool_bytes)
+        printf("warning: " SMALL_DISK "\n", (unsigned long long)(room >> 20),
+               (unsigned long long)(config->pool_bytes >> 20));
     state_close(state);
     return EXIT_OK;
 }

@@ -158,12 +158,16 @@ static int refuse_bytes(uint64_t bytes, const char *why, char reason[STATE_REASO
     return ATTND_NO_MEMORY;
 }
 
-int state_has_room(const struct state *s, uint64_t bytes, char reason[STATE_REASON_BYTES])
+uint64_t state_room(const struct state *s)
 {
     struct statvfs disk;
-    if (fstatvfs(s->dir, &disk) != 0 || bytes / (disk.f_frsize ? disk.f_frsize : 1) <= disk.f_bavail)
-        return 0;
-    return refuse_bytes(bytes, strerror(ENOSPC), reason);
+    bool known = fstatvfs(s->dir, &disk) == 0 && disk.f_frsize && disk.f_bavail < UINT64_MAX / disk.f_frsize;
+    return known ? (uint64_t)disk.f_bavail * disk.f_frsize : UINT64_MAX;
+}
+
+int state_has_room(const struct state *s, uint64_t bytes, char reason[STATE_REASON_BYTES])
+{
+    return bytes <= state_room(s) ? 0 : refuse_bytes(bytes, strerror(ENOSPC), reason);
 }
 
 int state_swap_file(const struct state *s, uint64_t bytes, int *result, char reason[STATE_REASON_BYTES])

@@ -48,7 +48,9 @@ void state_ids_note(struct state *state, const struct request *request);
  * as long as the disk does for 4 MiB. */
 double state_write_rate(const struct state *state);
 
-/* state_has_room(state, bytes, reason): whether its disk has so many bytes. 0, or ATTND_NO_MEMORY with a sentence. */
+/* state_room: how many bytes its disk has left; UINT64_MAX: nobody knows. state_has_room(state, bytes, reason): whether it has so many:
+ * 0, or ATTND_NO_MEMORY with a sentence. */
+uint64_t state_room(const struct state *state);
 MUST_USE int state_has_room(const struct state *state, uint64_t bytes, char reason[STATE_REASON_BYTES]);
 
 /* state_swap_file(state, bytes, fd, reason): a file of so many bytes, which the disk has, and which is gone when it is closed,

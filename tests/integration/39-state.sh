@@ -62,9 +62,13 @@ expect 'the end before was clean' "0 0" "$(grep -c 'saved nothing' "$WORK/log") 
 # ---- an address that is in use: the snapshot stays (bug: it was used up, and what it had was gone)
 other='' before=$(listed) n=$(curl -s "$URL/stats" | jq .sequences.count)
 stop_daemon
-another other --config config/tiny.jsonc
+another other --config config/tiny.jsonc --set "listen=[\"127.0.0.1:0\",\"unix:$WORK/taken\"]"
+kept=$(files)
 # shellcheck disable=SC2086
-expect 'a start that finds its address in use' 69 "$("$ATTND" $tiny --state-dir "$folder" --set "listen=${other#http://}" >"$WORK/log" 2>&1; echo $?)"
+expect 'a start that finds its address in use' "69 $kept" "$("$ATTND" $tiny --state-dir "$folder" --set "listen=$(sed -n 's,.*listening on http://\([0-9.:]*\)$,\1,p' "$WORK/log.other")" >"$WORK/log" 2>&1; echo $?) $(files)"
+expect 'has not looked at it' '' "$(logged restored:)"
+# shellcheck disable=SC2086
+expect 'one that finds its socket in use, later,' 69 "$("$ATTND" $tiny --state-dir "$folder" --set "listen=unix:$WORK/taken" >"$WORK/log" 2>&1; echo $?)"
 expect 'has restored and saves again' "restored: $n of $n,saved: $n of $n" "$(logged "of $n" | sed -n 's/^info \(.*\) sequences.*/\1/p' | paste -sd,)"
 stop_others
 begin

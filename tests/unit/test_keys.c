@@ -72,10 +72,9 @@ START_TEST(reading_again_keeps_and_ends)
     struct api_key *a = keys_find(keys, "abc", 3), *b = keys_find(keys, "", 0);
     uint64_t id = a->id;
     a->use.calls = 7;
-    write_file("{\"keys\": [" KEY("renamed", ABC, "\"read\"]") "]}", 0600);
+    write_file("{\"keys\": [" KEY("a", ABC, "\"read\"]") "]}", 0600);
     ck_assert_int_eq(keys_reload(keys, reason), 0);
     ck_assert(keys_find(keys, "abc", 3) == a && a->id == id && a->use.calls == 7 && a->scopes == SCOPE_READ);
-    ck_assert_str_eq(a->name, "renamed");
     ck_assert(b->gone && !a->gone && keys_find(keys, "", 0) == NULL && keys_count(keys) == 1);
     write_file("{\"keys\": [", 0600);
     ck_assert_int_ne(keys_reload(keys, reason), 0);
@@ -87,11 +86,39 @@ START_TEST(reading_again_keeps_and_ends)
 }
 END_TEST
 
+/* A key gets another secret, and clients change from one to the other while both open. */
+START_TEST(a_key_is_its_name)
+{
+    struct keys *keys;
+    char reason[KEYS_REASON_BYTES];
+    write_file("{\"keys\": [" KEY("a", ABC, "\"read\"]") "]}", 0600);
+    ck_assert_int_eq(keys_load(path, &keys, reason), 0);
+    struct api_key *a = keys_find(keys, "abc", 3);
+    uint64_t id = a->id;
+    write_file("{\"keys\": [{\"name\": \"a\", \"sha256\": [\"" ABC "\", \"" EMPTY
+               "\"], \"scopes\": [\"read\"]}]}",
+               0600);
+    ck_assert_int_eq(keys_reload(keys, reason), 0);
+    ck_assert(keys_find(keys, "abc", 3) == a && keys_find(keys, "", 0) == a && keys_count(keys) == 1);
+    write_file("{\"keys\": [" KEY("a", EMPTY, "\"read\"]") "]}", 0600);
+    ck_assert_int_eq(keys_reload(keys, reason), 0);
+    ck_assert(keys_find(keys, "", 0) == a && a->id == id && keys_find(keys, "abc", 3) == NULL);
+    write_file("{\"keys\": [" KEY("other", EMPTY, "\"read\"]") "]}", 0600);
+    ck_assert_int_eq(keys_reload(keys, reason), 0);
+    ck_assert(a->gone && keys_find(keys, "", 0) != a && keys_find(keys, "", 0)->id != id);
+    keys_destroy(keys);
+}
+END_TEST
+
 static const struct {
     const char *text;
     unsigned mode;
     const char *reason;
 } wrong[] = {
+    {"{\"keys\": [{\"name\": \"a\", \"sha256\": [], \"scopes\": [\"read\"]}]}", 0600,
+     "key \"a\": sha256: wants 64 hex digits"},
+    {"{\"keys\": [{\"name\": \"a\", \"sha256\": [\"" ABC "\", 7], \"scopes\": [\"read\"]}]}", 0600,
+     "key \"a\": sha256: wants 64 hex digits"},
     {"{\"keys\": []}", 0644, "its mode is 0644: others can read or change it (chmod 600)"},
     {"{\"keys\": []}", 0620, "its mode is 0620: others can read or change it (chmod 600)"},
     {"{\"keys\": [}", 0600, "line 1, column 11: "},
@@ -135,6 +162,7 @@ TCase *keys_case(void)
     tcase_add_checked_fixture(tc, make_file, remove_file);
     tcase_add_test(tc, reads_keys);
     tcase_add_test(tc, reading_again_keeps_and_ends);
+    tcase_add_test(tc, a_key_is_its_name);
     tcase_add_loop_test(tc, refuses_what_is_none, 0, sizeof wrong / sizeof wrong[0]);
     return tc;
 }
