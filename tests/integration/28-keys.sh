@@ -296,6 +296,28 @@ kill -HUP "$DAEMON"
 eventually has_logged 'the keys stay as they are'
 expect 'a file that is none changes nothing' 200 "$(code as ann "$URL/stats")"
 expect 'the books balance still' true "$(as root -X POST "$URL/v1/audit" | jq .ok)"
+
+# ---- another secret for a key: both open for a while, and what it has stays (bug: it was another owner, and all was removed)
+owned() { as "$1" "$URL/v1/sequences?limit=1000" | jq -c '[.items[].id]'; }
+reload() { # WITH - so many lines of the log say so
+    local before
+    before=$(grep -c 'SIGHUP: ' "$WORK/log")
+    write_keys
+    kill -HUP "$DAEMON"
+    has_read() { [ "$(grep -c 'SIGHUP: ' "$WORK/log")" -gt "$before" ]; }
+    eventually has_read
+}
+had=$(owned ann)
+made=$("$CTL" --json key new ann infer)
+jq -r .key <<<"$made" >"$WORK/ann-too"
+old=${entries[0]}
+entries[0]=$(jq -c --argjson made "$made" '.sha256 = [.sha256, $made.entry.sha256]' <<<"$old")
+reload
+expect 'two secrets open' "$had $had" "$(owned ann) $(owned ann-too)"
+entries[0]=$(jq -c .entry <<<"$made")
+reload
+expect 'then the new one alone' "$had 401" "$(owned ann-too) $(code as ann "$URL/stats")"
+expect 'nobody has lost anything' 0 "$(grep -c 'the key "ann" is no more' "$WORK/log")"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 
