@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check_systemd.sh - the Debian package under systemd, which boots in a bare Debian: start, reload, watchdog, crash, wrong configuration, upgrade, sockets, removal.
+# check_systemd.sh - the Debian package under systemd, which boots in a bare Debian: start, reload, watchdog, crash, wrong configuration, an address that is taken, upgrade, sockets, removal.
 #
 #   BASE=DIR   a bare Debian 12 (debootstrap --variant=minbase bookworm DIR), which is copied; without it one is made
 #   BUILD=build/release
@@ -104,6 +104,15 @@ inside cp /root/right.jsonc /etc/attnd/attnd.jsonc
 inside systemctl reset-failed attnd
 inside systemctl start attnd
 expect 'mended, it starts' active "$(property ActiveState)"
+inside systemctl stop attnd
+inside systemd-run --quiet --collect --unit=other --property=Type=notify /usr/bin/attnd --set listen=127.0.0.1:8400 >"$work/said" 2>&1
+inside systemctl start --no-block attnd
+tried_often() { [ "$(property NRestarts)" -gt 5 ]; }
+until_true tried_often
+expect 'an address that is taken is tried again, beyond the start limit' 'activating 69' "$(property ActiveState) $(property ExecMainStatus)"
+inside systemctl stop other
+until_true is ActiveState active
+expect 'and when it is free, the daemon runs' active "$(property ActiveState)"
 
 # ---- upgrade
 make_one
@@ -139,4 +148,4 @@ inside dpkg -P attnd >"$work/said" 2>&1
 expect 'purged, nothing is left' '0 not-found' "$? $(property LoadState)"
 expect 'nor a folder' '' "$(inside ls -d /etc/attnd /var/lib/attnd /var/cache/attnd /run/attnd 2>/dev/null)"
 
-verdict 21
+verdict 24

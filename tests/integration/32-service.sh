@@ -40,4 +40,17 @@ rm "$WORK/handed"
 (handed --set 'listen=["fd:5"]')
 expect 'one that was not' '78 attnd: listen: fd:5: no such socket was handed over (LISTEN_FDS counts them, from fd:3 on): "fd:5"' "$? $(tail -1 "$WORK/log")"
 expect 'of another process' 78 "$(LISTEN_FDS=1 LISTEN_PID=1 "$ATTND" --set listen=fd:3 2>/dev/null; echo $?)"
+
+# The unit: what is not there yet is tried again as long as it takes, a wrong configuration is not.
+mkdir "$WORK/bin"
+ln -s "$(realpath "$ATTND")" "$WORK/bin/attnd"
+sed "s|@PREFIX@|$WORK|g" packaging/attnd.service.in >"$WORK/attnd.service"
+if command -v systemd-analyze >/dev/null; then
+    expect 'systemd takes the unit' '0 ' "$(systemd-analyze verify --man=no "$WORK/attnd.service" >"$WORK/said" 2>&1; echo "$? $(grep -F attnd "$WORK/said")")"
+else
+    lacks 'verify the unit: systemd-analyze is not installed'
+fi
+of_unit() { sed -n "s/^$1=//p" "$WORK/attnd.service"; }
+expect 'it waits for addresses' 'network-online.target yes' "$(of_unit Wants) $(of_unit After | grep -qw network-online.target && echo yes)"
+expect '78 is not tried again; all else is, without a limit' '78 on-failure 0' "$(of_unit RestartPreventExitStatus) $(of_unit Restart) $(of_unit StartLimitIntervalSec)"
 finish
