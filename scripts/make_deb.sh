@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build/release}
 MAINTAINER="${DEBFULLNAME:-attnd maintainers} <${DEBEMAIL:-attnd@localhost.localdomain}>"
 [ -n "${DEBEMAIL:-}" ] || echo 'make deb: set DEBFULLNAME and DEBEMAIL before you give the package to others' >&2
-version=$(bash scripts/version.sh full)-${REVISION:-1}
+version=$(bash scripts/version.sh debian)-${REVISION:-1}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(bash scripts/version.sh time)} # dpkg-deb takes no later times
 export SOURCE_DATE_EPOCH
 architecture=$(dpkg --print-architecture)

@@ -80,6 +80,34 @@ if [ -e .git ] && git rev-parse -q --verify HEAD >/dev/null; then
     tagged=attnd-$(bash scripts/version.sh version)
     tar -xzf "$WORK/clone/build/dist/$tagged.tar.gz" -C "$WORK/unpacked"
     expect 'and the archive knows' "${tagged#attnd-}" "$(bash "$WORK/unpacked/$tagged/scripts/version.sh" full)"
+
+    # dpkg orders packages as their commits follow each other (bug: by the commits' digits).
+    cd "$WORK/clone" || exit 1
+    git tag | xargs git tag -d >/dev/null
+    commit() { # SECONDS - a commit of that time, and the version of its package
+        GIT_AUTHOR_DATE="@$1 +0000" GIT_COMMITTER_DATE="@$1 +0000" git -c user.name=a -c user.email=a@localhost commit -q --allow-empty -m "$1"
+        bash scripts/version.sh debian
+    }
+    now=$(git log -1 --format=%ct)
+    versions=("$(bash scripts/version.sh debian)" "$(commit $((now + 1)))" "$(commit $((now + 11)))")
+    expect 'a package between releases has the time of its commit' "$(bash scripts/version.sh version)~git$(date -u -d "@$((now + 11))" +%Y%m%d%H%M%S).$(git rev-parse HEAD | cut -c1-12)" "${versions[2]}"
+    git tag "v$(bash scripts/version.sh version)"
+    versions+=("$(bash scripts/version.sh debian)" "$(commit $((now + 12)))" "$(commit $((now + 100)))")
+    expect 'a release has none' "$(bash scripts/version.sh version)" "${versions[3]}"
+    bash scripts/make_dist.sh >"$WORK/said"
+    archived=$(awk '{print $2}' "$WORK/said")
+    tar -xmzf "build/dist/$archived" -C "$WORK/unpacked"
+    expect 'an archive is packaged with the same version' "${versions[5]}" "$(bash "$WORK/unpacked/${archived%.tar.gz}/scripts/version.sh" debian)"
+    sed -i 's/ATTND_VERSION ".*"/ATTND_VERSION "99.0.0"/' config/version.h
+    versions+=("$(commit $((now + 101)))")
+    if command -v dpkg >/dev/null; then
+        expect 'for dpkg each is newer than the one before' '' "$(for ((i = 1; i < ${#versions[@]}; i++)); do
+            dpkg --compare-versions "${versions[i - 1]}-1" lt "${versions[i]}-1" || echo "${versions[i - 1]} ${versions[i]}"
+        done)"
+    else
+        lacks 'order versions of packages: dpkg is not installed'
+    fi
+    cd "$OLDPWD" || exit 1
 else
     echo 'skip make dist: not in a repository'
 fi
