@@ -285,14 +285,16 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
 /* ONE(type, name, value, help)   MANY(type, name, labels, function, help) */
 /* clang-format off */
 #define FAMILIES(ONE, MANY)                                                                                                      \
-    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build, "What this build is; always 1.")               \
+    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build,                                            \
+         "What this build is; always 1. backend: cpu, cuda. isa: c, avx2, avx512, amx, or a GPU's architecture (sm_90a).")   \
     ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
     ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
                                                                                                                                  \
-    MANY(gauge, "attnd_blocks", "state", write_blocks, "KV blocks by state.")                                                    \
+    MANY(gauge, "attnd_blocks", "state", write_blocks,                                                                       \
+         "KV blocks by state: free, held (by sequences, leases), cached (in the prefix cache alone), fenced (a step may use it still).") \
     ONE(gauge, "attnd_blocks_shared", POOL->shared, "Held blocks with more than one reference.")                                 \
     ONE(gauge, "attnd_blocks_leased", STATS->leased_blocks, "Held blocks that belong to leases.")                                \
-    MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state.")                                              \
+    MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state: idle, queued, running, swapped.")          \
     ONE(gauge, "attnd_sequences_restored", LOOP->restored, "Sequences that the start has restored from state.dir.")             \
     ONE(gauge, "attnd_sequences_not_restored", LOOP->not_restored, "Of the snapshot, those that it could not, or 1 if nobody knows how many; the log has each.") \
     ONE(gauge, "attnd_previous_end_unclean", LOOP->follows_unclean, "1: the daemon before this one has saved nothing into state.dir.")  \
@@ -312,7 +314,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_prompt_tokens_cached_total", STATS->done.cached_tokens, "Of these, found.")                              \
                                                                                                                                  \
     MANY(gauge, "attnd_key_sequences", "key", write_key_sequences,                                                              \
-         "Sequences and leases of each key. Who is not admin sees its own; the management listener shows all.")                 \
+         "Sequences and leases of each key, by its name. Who is not admin sees its own; the management listener shows all.") \
     MANY(gauge, "attnd_key_blocks", "key", write_key_blocks, "Blocks charged to it: in its tables, or promised to it.")         \
     MANY(gauge, "attnd_key_workloads", "key", write_key_workloads, "Its workloads that have not ended.")                        \
     MANY(gauge, "attnd_key_calls", "key", write_key_calls, "Its requests under way.")                                           \
@@ -339,7 +341,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_kv_read_bytes_total", STATS->steps.bytes_read, "K and V that steps have read.")                          \
     ONE(gauge, "attnd_roof_bytes_per_second", LOOP->roof.gb_per_s * 1e9,                                                         \
         "Rate at which the pool can be read: the best measured in the last half hour to hour.")                                  \
-    MANY(gauge, "attnd_roof_measured_bytes_per_second", "pass", write_roof, "Passes of the latest measurement of it.")           \
+    MANY(gauge, "attnd_roof_measured_bytes_per_second", "pass", write_roof,                                                  \
+         "Passes of the latest measurement of it: best, median, worst.")                                                     \
     ONE(counter, "attnd_roof_measurements_total", LOOP->roof.measurements, "Measurements of it.")                                \
     ONE(gauge, "attnd_latest_roof_fraction", api_latest_fraction(STATS, LOOP),                                                   \
         "Of the latest steps: time to read their K and V at that rate, over the time they took.")                                \
@@ -348,11 +351,12 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
                                                                                                                                  \
     ONE(gauge, "attnd_connections", LOOP->connections.open, "Connections of clients that are open.")                             \
     ONE(gauge, "attnd_management_connections", LOOP->managers.open, "Connections to the management listener that are open.")     \
-    MANY(counter, "attnd_connections_accepted_total", "listener", write_accepted, "Connections accepted.")                       \
+    MANY(counter, "attnd_connections_accepted_total", "listener", write_accepted,                                            \
+         "Connections accepted, by listener: clients, management.")                                                          \
     MANY(counter, "attnd_connections_refused_total", "listener", write_refused,                                                  \
          "Of these, refused, since as many as may be were open.")                                                                \
     MANY(counter, "attnd_http_requests_total", "method, route, status", write_requests,                                          \
-         "Requests that ended. Status 499: the client went away; 503 also: cut by the end. Route none: no path was known.")                                       \
+         "Requests that ended. Status 499: the client went away; 503 also: cut by the end. Route: a path of docs/API.md; method and route none: no path was known.") \
     MANY(histogram, "attnd_http_request_duration_seconds", "method, route", write_request_times,                                 \
          "From a whole head to the last byte of the answer that the kernel took.")                                               \
     MANY(counter, "attnd_problems_total", "code", write_problems,                                                                \
@@ -372,7 +376,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_journal_records_total", STATS->journal.records, "Records of the journal that were written.")             \
     ONE(counter, "attnd_journal_bytes_total", STATS->journal.bytes, "Bytes of these.")                                           \
     ONE(gauge, "attnd_journal_stopped", STATS->journal.stopped != NULL,                                                          \
-        "Whether the journal has ended before the daemon; /stats says why.")                                                     \
+        "1: the journal has ended before the daemon; /stats says why.")                                                      \
                                                                                                                                  \
     ONE(counter, "attnd_kv_event_blocks_stored_total", STATS->kv_events.stored, "Published blocks that subscribers were told of.")\
     ONE(counter, "attnd_kv_event_blocks_removed_total", STATS->kv_events.removed, "Of these, told to be no more.")               \

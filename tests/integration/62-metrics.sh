@@ -17,6 +17,11 @@ expect 'labels, too' '' "$("$ATTND" --describe metrics | awk -F'\t' '$3 != "" &&
     shown=$(grep -m1 -F "$name{" "$WORK/metrics" | grep -oE '[a-z_]+="' | tr -d '="' | paste -sd, | sed 's/,/, /g')
     [ "$shown" = "$labels" ] || echo "$name: $shown, not $labels"
 done)"
+expect 'values of labels that have a fixed set are in the description' '' "$(for label in state pass listener; do
+    sed -n "s/^\([a-z_]*\){$label=\"\([a-z]*\)\"}.*/\1 \2/p" "$WORK/metrics"
+done | sed 's/refused/accepted/' | while read -r name value; do
+    "$ATTND" --describe metrics | grep "^$name	" | grep -qw "$value" || echo "$name: $value"
+done)"
 expect 'the build is that of /v1/info and --version' "$(curl -s "$URL/v1/info" | jq -r .commit) $("$ATTND" --version | sed -n '1s/.*(\([^)]*\)).*/\1/p')" \
     "$(sed -n 's/^attnd_build_info{.*commit="\([^"]*\)".*/\1/p' "$WORK/metrics" | sed 's/.*/& &/')"
 expect 'answers by route and status' '2 1 1 2 1' "$(metric 'attnd_http_requests_total{method="GET",route="/livez",status="200"}') \
