@@ -286,7 +286,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
 /* clang-format off */
 #define FAMILIES(ONE, MANY)                                                                                                      \
     MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build,                                            \
-         "What this build is; always 1. backend: cpu, cuda. isa: c, avx2, avx512, amx, or a GPU's architecture (sm_90a).")   \
+         "What this build is; always 1. backend: cpu, cuda, reference. isa: c, avx2, avx512, amx, or a GPU's architecture (sm_90a).")   \
     ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
     ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
                                                                                                                                  \

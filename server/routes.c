@@ -740,18 +740,21 @@ void routes_finish(struct http_exchange *x, void *cookie)
     release_request(cookie, x->pending);
 }
 
-/* Where the line of a request that has succeeded belongs, as log.requests says; at debug each has one. */
-static enum log_level level_of_answered(const struct config *config, uint64_t took_ns)
+/* Where the line of a request that has succeeded belongs, as log.requests says; at debug each has one. What is read on the
+ * management listener is probes and metrics, every second: it is in the access log only when it is slow. */
+static enum log_level level_of_answered(const struct http_exchange *x, const struct config *config,
+                                        uint64_t took_ns)
 {
     bool slow = (double)took_ns * 1e-6 > config->log_slow_ms,
-         wanted =
-             config->log_requests == LOG_REQUESTS_ALL || (config->log_requests == LOG_REQUESTS_SLOW && slow);
+         probe = x->listener->management && x->head.method == HTTP_METHOD_GET,
+         wanted = config->log_requests != LOG_REQUESTS_OFF &&
+                  (slow || (config->log_requests == LOG_REQUESTS_ALL && !probe));
     return wanted ? LOG_INFO : LOG_DEBUG;
 }
 
 static void log_answered(const struct http_exchange *x, const struct config *config, uint64_t took_ns)
 {
-    enum log_level level = level_of_answered(config, took_ns);
+    enum log_level level = level_of_answered(x, config, took_ns);
     char whose[HTTP_WHOSE_BYTES];
     if (!log_wants(level))
         return;
@@ -795,7 +798,7 @@ void routes_unanswered(struct http_exchange *x, enum http_end why, enum http_sta
     uint64_t took_ns = uv_hrtime() - x->begun_ns;
     bool left_stream = why == HTTP_CLIENT_GONE && stage == HTTP_STREAMING;
     enum log_level level = why != HTTP_CLIENT_GONE ? LOG_WARNING
-                           : left_stream           ? level_of_answered(daemon->config, took_ns)
+                           : left_stream           ? level_of_answered(x, daemon->config, took_ns)
                                                    : LOG_INFO;
     if (!x->problem && stage != HTTP_STREAMING)
         x->http_status = ends[why].http_status;

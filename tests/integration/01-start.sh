@@ -319,7 +319,8 @@ expect 'so does a configuration that is wrong' 'error not_started --set pool.blo
 
 # Requests that succeed: at info, without debug, with figures as numbers.
 requests_logged() { jq -sc "[.[] | select(.request)] | $1" "$WORK/log"; }
-start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all
+start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all --set "management.listen=unix:$WORK/manage"
+probed=$(for path in readyz metrics; do curl -s -o /dev/null -w '%{http_code} ' --unix-socket "$WORK/manage" http://localhost/$path; done)
 sizes=$(for path in '/v1/sequences/7 -I' '/v1/sequences/7' '/v1/info' '/v1/sequences/8'; do
     # shellcheck disable=SC2086 # an option
     curl -s -o /dev/null -w '%{size_download}\n' "$URL"$path
@@ -327,6 +328,7 @@ done | jq -sc .)
 sizes=$(jq -c ". + [$(curl -s -H 'Accept: application/x-ndjson' --json '{"trace":[{"prompt":4,"decode":2}]}' "$URL/v1/workloads" | wc -c)]" <<<"$sizes")
 stop_daemon
 expect 'an access log: each request once' '[404,404,200,404,200]' "$(requests_logged 'map(.status)')"
+expect 'but not what probes and metrics read, where managers are served' '200 200 0' "$probed$(requests_logged 'map(select(.path == "/readyz" or .path == "/metrics")) | length')"
 expect 'mistakes of clients are no warnings' '["info"]' "$(requests_logged 'map(.level) | unique')"
 expect 'with the route' '["/v1/sequences/{id}","/v1/sequences/{id}","/v1/info","/v1/sequences/{id}","/v1/workloads"]' "$(requests_logged 'map(.route)')"
 expect 'the bytes of the answer' "$(jq -c '.[1:]' <<<"$sizes")" "$(requests_logged '.[1:] | map(.bytes)')"

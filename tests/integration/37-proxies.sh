@@ -23,11 +23,12 @@ openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout "$
 cat "$WORK/cert.pem" "$WORK/key.pem" >"$WORK/proxy.pem"
 free_port() { perl -MIO::Socket::INET -e 'print IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1:0")->sockport'; }
 
-# node NUMBER PROXY-PROTOCOL - start one; its port is in ports[NUMBER].
-ports=()
+# node NUMBER PROXY-PROTOCOL - start one; its port is in ports[NUMBER], that of managers in managers[NUMBER].
+ports=() managers=()
 node() {
     : >"$WORK/log$1"
-    "$ATTND" --config config/tiny.jsonc --set "node=$1" --set "keys.file=$WORK/keys" --set trusted_proxies=127.0.0.1 \
+    managers[$1]=$(free_port)
+    "$ATTND" --config config/tiny.jsonc --set "node=$1" --set "keys.file=$WORK/keys" --set trusted_proxies=127.0.0.1 --set log.requests=all --set "management.listen=127.0.0.1:${managers[$1]}" \
         --set "listen=[{\"address\": \"127.0.0.1:0\", \"proxy_protocol\": $2}, {\"address\": \"unix:$WORK/node$1.sock\"}]" 2>"$WORK/log$1" &
     daemons[$1]=$!
     listens() { grep -q 'listening on' "$WORK/log$1"; }
@@ -36,7 +37,8 @@ node() {
 }
 # The file as it is, but for the ports and the certificate of this test.
 adapted() {
-    sed -e "s/:8443/:$front/; s/:8400/:${ports[0]}/; s/:8401/:${ports[1]}/; s/:8402/:${ports[2]}/" -e "s|/etc/attnd/proxy.pem|$WORK/proxy.pem|" \
+    sed -e "s/:8443/:$front/; s/:8400/:${ports[0]}/; s/:8401/:${ports[1]}/; s/:8402/:${ports[2]}/" \
+        -e "s/port 8500/port ${managers[0]}/; s/port 8501/port ${managers[1]}/; s/port 8502/port ${managers[2]}/" -e "s|/etc/attnd/proxy.pem|$WORK/proxy.pem|" \
         -e "s|/run/attnd-nginx.pid|$WORK/nginx.pid|" "$1"
 }
 ask() { curl -sk -H "Authorization: Bearer $(jq -r .key <<<"$made")" "$@"; }
@@ -114,6 +116,10 @@ expect 'haproxy.cfg is one' 0 "$(haproxy -c -f "$WORK/haproxy.cfg" >"$WORK/check
 haproxy -db -f "$WORK/haproxy.cfg" >"$WORK/proxy.log" 2>&1 &
 proxy=$!
 eventually answers
+before=$(grep -c readyz "$WORK/log0")
+probed() { [ "$(curl -s "http://127.0.0.1:${managers[0]}/metrics" | sed -n 's|^attnd_http_request_duration_seconds_count{method="GET",route="/readyz"} ||p')" -gt $((before + 2)) ]; }
+expect 'HAProxy: it asks where managers are served, whether a node is ready' 0 "$(eventually probed; echo $?)"
+expect 'HAProxy: and that is not in the access log' "$before" "$(grep -c readyz "$WORK/log0")"
 common HAProxy true
 kill -9 $proxy "${daemons[0]}"
 
