@@ -72,6 +72,13 @@ sed -i '/^components:/d' "$mine"
 expect 'the same, for processors' registry.example/attnd:0.1.0 "$(images_of | sort -u)"
 sed -i "s/newName: [^,}]*/&, digest: '$digest'/" "$mine"
 expect 'the same, of a digest' "registry.example/attnd@$digest" "$(images_of | sort -u)"
+if kubectl kustomize --help 2>/dev/null | grep -q -e --output; then
+    kinds() { kubectl kustomize "$WORK/beside/mine" 2>&1 | grep -c "^kind: $1$"; }
+    expect 'it has routes' yes "$([ "$(kinds HTTPRoute)" -gt 0 ] && echo yes)"
+    services=$(kinds Service)
+    grep -F '$patch: delete' docs/OPERATIONS.md >>"$mine"
+    expect 'for a cluster without the Gateway API it has none, as OPERATIONS shows, and all Services' "0 $services" "$(kinds HTTPRoute) $(kinds Service)"
+fi
 expect 'what is wrong is refused' 1 "$(sed 's/serviceName: .*/serviceNames: x/' "$WORK"/of-/core-StatefulSet-attnd.yaml >"$WORK/wrong.yaml"
     validate "$WORK/wrong.yaml" | tail -n 1)"
 finish
