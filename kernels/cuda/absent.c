@@ -4,8 +4,8 @@
 #include "kernels/operators.h"
 
 static const char reason[] =
-    "this attnd was built without CUDA headers, so it has no CUDA backend: build it, or a "
-    "wheel (make wheel), where they are; make cuda-headers brings them (docs/GPU.md)";
+    "this build of attnd has no CUDA backend; container images whose tag ends with -gpu have it, and "
+    "packages and wheels that are built where CUDA headers are (docs/GPU.md)";
 
 int cuda_backend_open(const struct attention_options *options, struct attention **attention,
                       char error[ATTENTION_ERROR_BYTES])

@@ -209,7 +209,7 @@ refused 'a disk that is too small for pool.file_blocks' 69 'pool.file_blocks: st
     --set pool.blocks=64 --set pool.host_blocks=128 --set pool.file_blocks=2000000000
 if "$ATTND" --version | grep -q '^CUDA: not built in'; then
     refused 'a backend that was not built' 69 \
-        'this attnd was built without CUDA headers, so it has no CUDA backend: build it, or a wheel (make wheel), where they are; make cuda-headers brings them (docs/GPU.md)' --backend cuda
+        'this build of attnd has no CUDA backend; container images whose tag ends with -gpu have it, and packages and wheels that are built where CUDA headers are (docs/GPU.md)' --backend cuda
 fi
 mkdir -m 700 "$WORK/journal"
 echo '{"keys": []}' >"$keys"

@@ -33,7 +33,7 @@ compile sm_75 tiny >"$WORK/first" 2>&1
 status=$?
 expect 'what is compiled is said before what is wrong' 'kernels for sm_75, ' "$(head -n 1 "$WORK/first" | grep -o '^kernels for sm_75, ')"
 if [ $status -eq 69 ]; then
-    if grep -q 'no NVRTC' "$WORK/first"; then # and not: built without CUDA's headers
+    if grep -q 'no NVRTC' "$WORK/first"; then # and not: no CUDA backend
         expect 'where one can be had is said' 1 "$(grep -c 'make cuda-headers gets one: LD_LIBRARY_PATH=build/cuda/lib' "$WORK/first")"
     fi
     echo "skip CUDA kernels compile: $(tail -n 1 "$WORK/first" | sed 's/^attnd: //')"
