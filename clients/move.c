@@ -2,7 +2,7 @@
 /* move.c - bring sequences from one daemon to another.
  *
  *     from   GET  /v1/sequences/7                     how long it is
- *     to     POST /v1/sequences                       9, empty
+ *     to     POST /v1/sequences                       9, empty; for an admin it belongs to the key of the same name
  *     from   GET  /v1/sequences/7/kv?range=...   ->   to   PUT /v1/sequences/9/kv?range=...     range after range
  *     from   POST /v1/sequences/7/moved               refused if it has grown meanwhile: then the rest follows
  *
@@ -26,17 +26,25 @@
 #include <time.h>
 
 enum {
-    PATH_BYTES = 128,
+    PATH_BYTES = 192,
     BODY_BYTES = 512,
     PAGE = 1000,
     GROWN_MOST = 1000, /* times that a sequence may have grown while it was on its way */
     CUT_MOST = 3,      /* or was cut, and so was brought anew */
     UNEVEN_MS = 100,   /* between two looks whether all of its layers have the same tokens, */
     UNEVEN_MOST = 50,  /* as often */
-    INSTANCE_BYTES = 32
+    INSTANCE_BYTES = 32,
+    OWNER_BYTES = 64
 };
 
 static const double SHOW_S = 2; /* between two lines that say how far one is */
+
+/* Whose sequences an admin has moved. */
+struct owners {
+    char own[OWNER_BYTES];      /* the name of the admin's key; "": there are no keys */
+    char (*names)[OWNER_BYTES]; /* [count] of other keys */
+    size_t count, sequences;    /* sequences of them */
+};
 
 struct move_options {
     struct http_client *from, *to;
@@ -46,6 +54,7 @@ struct move_options {
     size_t count;     /* 0: all sequences, but for those that a workload drives */
     bool force;       /* of all: also where they cannot all fit */
     bool json;        /* a line of JSON for each on stdout, else one of text */
+    struct owners *owners;
 };
 
 enum move_result {
@@ -62,7 +71,8 @@ struct move {
     uint32_t length, done, step; /* tokens: that it has; that are there; of a range */
     double bytes, begun_s, shown_s;
     char etag[128], bits[24];
-    bool unavailable;
+    bool unavailable, has_owner; /* another key than that which asks; */
+    char owner[OWNER_BYTES];     /* "": clients without one */
 };
 
 enum outcome { GOES_ON, GREW, WAS_CUT, FAILED };
@@ -129,6 +139,41 @@ static enum outcome look(struct move *m, cJSON **tree)
     return FAILED;
 }
 
+/* Whose it is, if it is another key's; that is said to an admin only. */
+static enum outcome note_owner(struct move *m, const cJSON *like)
+{
+    const cJSON *owner = answer_at(like, "owner");
+    const char *name = cJSON_IsString(owner) ? owner->valuestring : NULL;
+    m->has_owner = name && strcmp(name, m->o->owners->own) != 0;
+    if (!m->has_owner)
+        return GOES_ON;
+    snprintf(m->owner, sizeof m->owner, "%s", name);
+    if (strlen(name) < OWNER_BYTES &&
+        strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == strlen(name))
+        return GOES_ON;
+    fprintf(stderr, "attnctl: sequence %.0f stays where it was: its owner's name is none\n", m->id);
+    return FAILED;
+}
+
+/* Count one that has moved, and so has its owner. */
+static void count_owner(const struct move *m)
+{
+    struct owners *o = m->o->owners;
+    size_t at = 0;
+    if (!m->has_owner)
+        return;
+    o->sequences++;
+    while (at < o->count && strcmp(o->names[at], m->owner) != 0)
+        at++;
+    if (at < o->count)
+        return;
+    char(*names)[OWNER_BYTES] = realloc(o->names, (o->count + 1) * sizeof *names);
+    if (!names)
+        abort();
+    o->names = names;
+    snprintf(o->names[o->count++], OWNER_BYTES, "%s", m->owner);
+}
+
 /* An empty sequence, like this one. */
 static enum outcome create(struct move *m, const cJSON *like)
 {
@@ -138,6 +183,8 @@ static enum outcome create(struct move *m, const cJSON *like)
         cJSON_AddNumberToObject(body, "max_tokens", answer_number(like, "max_tokens"));
     if (m->o->salt)
         cJSON_AddStringToObject(body, "salt", m->o->salt);
+    if (m->has_owner)
+        cJSON_AddStringToObject(body, "owner", m->owner);
     char *text = cJSON_PrintUnformatted(body);
     const struct http_request request = {.method = "POST", .path = "/v1/sequences", .body = text};
     cJSON *made = ask(m, m->o->to, "no sequence there", &request);
@@ -192,7 +239,8 @@ static enum outcome bring(struct move *m)
                                     .type = "application/x-safetensors",
                                     .body = reply.text,
                                     .body_bytes = bytes};
-    snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u", m->to_id, m->done, end);
+    snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u%s%s", m->to_id, m->done, end,
+             m->has_owner ? "&owner=" : "", m->has_owner ? m->owner : "");
     cJSON *put = ask(m, m->o->to, "K and V are not taken there", &request);
     const cJSON *bits = answer_at(put, "bits");
     if (cJSON_IsString(bits))
@@ -246,6 +294,8 @@ static enum outcome attempt(struct move *m)
     m->etag[0] = '\0';
     snprintf(m->bits, sizeof m->bits, "same"); /* of nothing */
     if (is == GOES_ON)
+        is = note_owner(m, like);
+    if (is == GOES_ON)
         is = create(m, like);
     cJSON_Delete(like);
     for (int i = 0; is == GOES_ON || (is == GREW && i < GROWN_MOST); i++) {
@@ -264,8 +314,9 @@ static void show(const struct move *m)
     char place[BODY_BYTES];
     new_place(m, place);
     if (m->o->json)
-        printf("{\"id\":%.0f,\"moved_to\":\"%s\",\"length\":%u,\"bits\":\"%s\"}\n", m->id, place, m->length,
-               m->bits);
+        printf("{\"id\":%.0f,\"moved_to\":\"%s\",\"length\":%u,\"bits\":\"%s\"%s%s%s}\n", m->id, place,
+               m->length, m->bits, m->has_owner ? ",\"owner\":\"" : "", m->has_owner ? m->owner : "",
+               m->has_owner ? "\"" : "");
     else
         printf("%.0f -> %s  %u tokens, %.1f MB, bits %s\n", m->id, place, m->length, m->bytes * 1e-6,
                m->bits);
@@ -281,23 +332,26 @@ static enum move_result move_one(const struct move_options *o, double id, uint32
         if (is != GOES_ON)
             take_back(&m);
     }
-    if (is == GOES_ON)
+    if (is == GOES_ON) {
+        count_owner(&m);
         show(&m);
-    else if (is != FAILED)
+    } else if (is != FAILED) {
         fprintf(stderr, "attnctl: sequence %.0f stays where it was: it changes all the time\n", id);
+    }
     return is == GOES_ON ? MOVE_DONE : m.unavailable ? MOVE_UNAVAILABLE : MOVE_FAILED;
 }
 
 /* ---- all of them --------------------------------------------------------------------------------- */
 
-/* Tokens of a range that a daemon sends, or takes, and which daemon it is; 0: it does not answer. */
-static uint32_t range_tokens(struct http_client *client, char instance[INSTANCE_BYTES])
+/* Tokens of a range that a daemon sends, or takes, which daemon it is, and the name of the key that asks; 0: it does not answer. */
+static uint32_t range_tokens(struct http_client *client, char instance[INSTANCE_BYTES], char key[OWNER_BYTES])
 {
     const struct http_request request = {.method = "GET", .path = "/v1/info"};
     struct http_reply reply = http_client_send(client, &request);
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
     uint32_t tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
     snprintf(instance, INSTANCE_BYTES, "%s", answer_text(info, "instance"));
+    snprintf(key, OWNER_BYTES, "%s", answer_text(info, "key.name"));
     if (!info)
         command_explain(&reply);
     else if (!tokens)
@@ -430,8 +484,9 @@ static enum move_result check_room(const struct move_options *o)
 static enum move_result move_all(const struct move_options *o)
 {
     enum move_result result = MOVE_DONE;
-    char here[INSTANCE_BYTES], there[INSTANCE_BYTES];
-    uint32_t out = range_tokens(o->from, here), in = range_tokens(o->to, there), step = out < in ? out : in;
+    char here[INSTANCE_BYTES], there[INSTANCE_BYTES], key_there[OWNER_BYTES];
+    uint32_t out = range_tokens(o->from, here, o->owners->own), in = range_tokens(o->to, there, key_there),
+             step = out < in ? out : in;
     size_t found = 0;
     if (step == 0)
         return MOVE_UNAVAILABLE;
@@ -466,6 +521,7 @@ static int run_move(const struct command *c)
     const char *key_file = command_option(c, "to-key-file");
     bool all = command_option(c, "all") != NULL;
     char *key = NULL;
+    struct owners owners = {0};
     if (!url || (c->argc > 0) == all)
         return command_usage("move wants --to URL, and ids or --all");
     if (!command_check_url("--to", url))
@@ -482,10 +538,16 @@ static int run_move(const struct command *c)
                                          .ids = c->argv,
                                          .count = all ? 0 : (size_t)c->argc,
                                          .force = command_option(c, "force") != NULL,
-                                         .json = c->json};
+                                         .json = c->json,
+                                         .owners = &owners};
     if (!to)
         return command_usage("out of memory");
     enum move_result result = move_all(&options);
+    if (owners.count > 0 && !c->json)
+        fprintf(stderr, "%zu sequence%s moved with %s owner%s (%zu other key%s)\n", owners.sequences,
+                answer_plural((double)owners.sequences), owners.sequences == 1 ? "its" : "their",
+                answer_plural((double)owners.count), owners.count, answer_plural((double)owners.count));
+    free(owners.names);
     http_client_destroy(to);
     free(key);
     return result == MOVE_DONE          ? EXIT_OK
@@ -512,4 +574,5 @@ const struct command_info move_info = {
     .options = options,
     .more = "Calls on a sequence that was moved are told where it is. What sequences share\n"
             "here they do not share there: --all says before it moves how many blocks that\n"
-            "takes."};
+            "takes. With an admin's key sequences of other keys belong to the keys of the\n"
+            "same names there; those whose key is not there stay."};

@@ -102,6 +102,7 @@ void inspect_view(const struct engine_state *state, uint32_t row, struct sequenc
     double now = state->now_s;
     *view = (struct sequence_view){.id = s->id,
                                    .parent = s->parent,
+                                   .key = s->key,
                                    .length = table.length,
                                    .blocks = table.entries,
                                    .shared_blocks = block_tables_shared(step_tables(state->steps), row),

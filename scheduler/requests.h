@@ -176,6 +176,7 @@ struct doorbell_counts {
 /* A sequence as it is shown. */
 struct sequence_view {
     uint64_t id, parent; /* parent 0: none */
+    uint64_t key;        /* to which it belongs; 0: none */
     uint32_t length, blocks, shared_blocks;
     uint32_t listed; /* of its blocks, the first ones */
     double age_s, idle_s;

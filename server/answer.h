@@ -58,10 +58,12 @@ struct answer {
     answer_render render;    /* NULL: success has no body */
     uint32_t copied;         /* tensors of the body, since they were not where the backend can use them */
 
-    bool wants_lse, wants_tensors; /* of what computes: lse; safetensors instead of JSON */
-    const char *bits;              /* of K and V that come from elsewhere: how they compare */
-    bool columns;                  /* of a page of blocks: arrays instead of objects */
-    unsigned fields;               /* likewise: bits, see api_observe.c; 0: all */
+    bool wants_lse, wants_tensors;   /* of what computes: lse; safetensors instead of JSON */
+    const char *bits;                /* of K and V that come from elsewhere: how they compare */
+    bool has_owner;                  /* of a sequence that an admin sees or makes: the name of the key that */
+    char owner[REQUEST_OWNER_BYTES]; /* it belongs to; "": to clients without one */
+    bool columns;                    /* of a page of blocks: arrays instead of objects */
+    unsigned fields;                 /* likewise: bits, see api_observe.c; 0: all */
 
     const struct steps_beside *beside;      /* of a list of steps: what the loop knows; api_steps.c */
     const struct metrics_key *metrics_keys; /* likewise of metrics: of request.stats.tenants; metrics.c */

@@ -2,8 +2,12 @@
 /* api.c - see api.h. */
 #include "server/api.h"
 
+#include "server/access.h"
+#include "server/keys.h"
+
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 const char *const api_block_states[] = {"free", "held", "cached", "fenced"};
 const char *const api_sequence_states[] = {"idle", "queued", "running", "swapped"};
@@ -26,6 +30,23 @@ int api_read_idle(struct arguments *a, const struct config *config, uint32_t *se
         return rc;
     http_problem(a->x, ATTND_FORBIDDEN, "idle_timeout_s: 0 is for keys with the scope keep");
     return ATTND_FORBIDDEN;
+}
+
+int api_read_owner(struct arguments *a, const struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    struct http_text name = {NULL, 0};
+    int rc = arguments_text(a, "owner", sizeof answer->owner - 1, &name);
+    if (rc != 0 || !arguments_has(a, "owner"))
+        return rc;
+    if (!access_sees_all(a->x)) {
+        http_problem(a->x, ATTND_FORBIDDEN, "owner: the key \"%s\" lacks the scope admin", a->x->key->name);
+        return ATTND_FORBIDDEN;
+    }
+    memcpy(answer->owner, name.bytes, name.n);
+    answer->owner[name.n] = '\0';
+    answer->has_owner = true;
+    return 0;
 }
 
 int api_read_page(struct arguments *a, struct request *request, uint32_t limit, uint32_t most)

@@ -128,6 +128,10 @@ void api_render_table(struct http_exchange *x, const struct request *request, co
 /* "idle_timeout_s"; 0, for ever, wants the scope keep. */
 int api_read_idle(struct arguments *a, const struct config *config, uint32_t *seconds);
 
+/* "owner", the name of the key that a sequence belongs to, "" for clients without one; only an admin's request may have it. The loop
+ * finds the key (routes.c), since others may read this off it. */
+int api_read_owner(struct arguments *a, const struct request *request);
+
 /* "limit" up to `most`, or that many if there is none, and "cursor"; "state", one of `names`. */
 int api_read_page(struct arguments *a, struct request *request, uint32_t limit, uint32_t most);
 int api_read_state(struct arguments *a, const char *const *names, unsigned n, struct request *request);

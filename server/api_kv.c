@@ -272,6 +272,8 @@ static int read_import(struct tensor_body *b, const struct config *config)
     read_origin(b, &origin);
     int rc = read_range(&b->arguments, config, &first, &end);
     if (rc == 0)
+        rc = api_read_owner(&b->arguments, b->request);
+    if (rc == 0)
         rc = check_origin(b, &origin);
     if (rc == 0)
         rc = read_stored(b, first, end);
@@ -297,7 +299,7 @@ static int parse_import(struct http_exchange *x, struct request *request, const 
 {
     static const struct tensor_spec specs[] = {
         {"k", TENSOR_VALUES}, {"v", TENSOR_VALUES}, {"token_ids", TENSOR_INTEGERS}, {NULL, TENSOR_VALUES}};
-    static const char *const names[] = {"range", NULL};
+    static const char *const names[] = {"range", "owner", NULL};
     struct tensor_body b;
     int rc = tensors_open(&b, x, request, &config->geometry, names, specs);
     if (rc == 0)
@@ -362,7 +364,7 @@ static int parse_moved(struct http_exchange *x, struct request *request, const s
 }
 
 static const struct api_schema schemas[] = {
-    {"StoredKV", "{k:[any] v:[any] token_ids?:[uint] range?:range}"},
+    {"StoredKV", "{k:[any] v:[any] token_ids?:[uint] range?:range owner?:text(..63)}"},
     {"Imported", "{id:id length:uint lengths:[uint] bits:(same|within_rounding|unknown)}"},
     {"Moved", "{moved_to:text(..255) length:uint}"},
     {NULL, NULL},
@@ -372,7 +374,8 @@ static const struct route routes[] = {
     ASK_TYPES(GET, "/v1/sequences/{id}/kv", INFER, EXPORT, SMALL, TYPE_TENSORS, parse_export, render_export,
               200, "K and V of tokens FIRST:END, as they are stored", "range:range", NULL, "any", 0),
     ASK(PUT, "/v1/sequences/{id}/kv", INFER, APPEND, TENSORS, parse_import, render_import, 200,
-        "Append K and V that another daemon has stored", "range?:range", "StoredKV", "Imported", 0),
+        "Append K and V that another daemon has stored", "range?:range owner?:text(..63)", "StoredKV",
+        "Imported", 0),
     ASK(POST, "/v1/sequences/{id}/moved", INFER, MOVED, SMALL, parse_moved, NULL, 204,
         "Delete a sequence that is elsewhere now; calls on it are told where", NULL, "Moved", NULL, 0),
     {0},

@@ -11,12 +11,13 @@
 /* ---- create ---------------------------------------------------------------------------------------- */
 
 /* Arguments of single requests and, with the first ones, of ops of a batch. */
-static const char *const create_names[] = {"op", "id", "salt", "max_tokens", "priority", "idle_timeout_s",
-                                           NULL};
+#define CREATE_NAMES "id", "salt", "max_tokens", "priority", "idle_timeout_s"
+static const char *const create_names[] = {CREATE_NAMES, "owner", NULL};
+static const char *const create_op_names[] = {"op", CREATE_NAMES, NULL};
 static const char *const fork_names[] = {"op", "id", "count", "length", "ids", NULL};
 static const char *const truncate_names[] = {"op", "id", "length", NULL};
 static const char *const delete_names[] = {"op", "id", NULL};
-enum { AFTER_OP = 1, AFTER_ID = 2 };
+enum { AFTER_ID = 2 };
 
 static const struct tensor_spec create_tensors[] = {{"tokens", TENSOR_INTEGERS}, {NULL, TENSOR_VALUES}},
                                 no_tensors[] = {{NULL, TENSOR_VALUES}};
@@ -47,7 +48,9 @@ static int read_create(struct tensor_body *b, const struct config *config, struc
 static int parse_create(struct http_exchange *x, struct request *request, const struct config *config)
 {
     struct tensor_body b;
-    int rc = tensors_open(&b, x, request, &config->geometry, create_names + AFTER_OP, create_tensors);
+    int rc = tensors_open(&b, x, request, &config->geometry, create_names, create_tensors);
+    if (rc == 0)
+        rc = api_read_owner(&b.arguments, request);
     if (rc == 0)
         rc = read_create(&b, config, &request->create, &request->id);
     tensors_close(&b);
@@ -208,7 +211,7 @@ static int read_op(struct http_exchange *x, const cJSON *object, const char *whe
         enum request_kind kind;
         const char *const *names;
         const struct tensor_spec *specs;
-    } ops[] = {{"create", REQUEST_CREATE, create_names, create_tensors},
+    } ops[] = {{"create", REQUEST_CREATE, create_op_names, create_tensors},
                {"fork", REQUEST_FORK, fork_names, no_tensors},
                {"truncate", REQUEST_TRUNCATE, truncate_names, no_tensors},
                {"delete", REQUEST_DELETE, delete_names, no_tensors}};
@@ -329,6 +332,8 @@ static void render_sequence(struct http_exchange *x, const struct request *reque
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
     api_write_sequence(w, &look->shown.views[0], look->shown.block_ids);
+    if (answer_of(request)->has_owner)
+        json_string(w, "owner", answer_of(request)->owner);
     if (look->lengths)
         api_write_lengths(w, look->lengths, c->config->geometry.layers);
     json_close(w, '}');
@@ -337,7 +342,7 @@ static void render_sequence(struct http_exchange *x, const struct request *reque
 
 static const struct api_schema schemas[] = {
     {"NewSequence", "{id?:id tokens?:[uint] salt?:text(..64) max_tokens?:uint "
-                    "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
+                    "priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000) owner?:text(..63)}"},
     {"Created", "{id:id length:uint cached_tokens:uint blocks:[uint] host_blocks?:[uint] blocks_next?:uint}"},
     {"Sequence",
      "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] host_blocks?:[uint] "
@@ -346,7 +351,7 @@ static const struct api_schema schemas[] = {
     {"SequenceAtLayers",
      "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] "
      "host_blocks?:[uint] blocks_next?:uint block_count:uint shared_blocks:uint parent:id? priority:int "
-     "max_tokens?:uint workload?:uint age_s:number idle_s:number lengths?:[uint]}"},
+     "max_tokens?:uint workload?:uint age_s:number idle_s:number owner?:text(..63) lengths?:[uint]}"},
     {"Sequences", "{items:[Sequence] next:uint?}"},
     {"Table", "[{index:uint block?:uint host_block?:uint fill:uint refs?:uint}]"},
     {"Fork", "{count?:uint(1..1000) length?:uint ids?:[id]}"},
@@ -370,8 +375,8 @@ static const struct route routes[] = {
         "Sequences", 0),
     ASK(POST, "/v1/sequences", INFER, CREATE, TENSORS, parse_create, render_create, 201,
         "Create a sequence, with what the cache has of its prompt",
-        "id?:id salt?:text(..64) max_tokens?:uint priority?:int idle_timeout_s?:uint", "NewSequence",
-        "Created", 0),
+        "id?:id salt?:text(..64) max_tokens?:uint priority?:int idle_timeout_s?:uint owner?:text(..63)",
+        "NewSequence", "Created", 0),
     ASK(GET, "/v1/sequences/{id}", READ, SEQUENCE, SMALL, api_parse_nothing, render_sequence, 200,
         "One sequence, with its lengths at all layers", NULL, NULL, "SequenceAtLayers", 0),
     ASK(DELETE, "/v1/sequences/{id}", INFER, DELETE, SMALL, api_parse_nothing, NULL, 204,

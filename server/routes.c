@@ -444,6 +444,33 @@ static void refuse_gone(struct http_exchange *x)
     http_problem(x, ATTND_NO_KEY, "the key \"%s\" is no more", x->key->name);
 }
 
+/* An admin acts for the owner that the request names: what it makes is the owner's and within its quotas, and only the owner's exists.
+ * False: there is no such key, and the answer is a problem. */
+static bool act_for_owner(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
+{
+    const struct answer *answer = answer_of(request);
+    const struct api_key *key = NULL;
+    unsigned at = 0;
+    if (!answer->has_owner)
+        return true;
+    if (!daemon->keys) {
+        http_problem(x, ATTND_INVALID, "owner: this daemon has no keys (keys.file)");
+        return false;
+    }
+    while ((key = keys_next(daemon->keys, &at)) && (key->gone || strcmp(key->name, answer->owner) != 0)) {
+    }
+    if (!answer->owner[0])
+        key = keys_anonymous(daemon->keys);
+    if (!key) {
+        http_problem(x, ATTND_INVALID, "owner: there is no key \"%s\"", answer->owner);
+        return false;
+    }
+    request->key = key->id;
+    request->quotas = key->quotas.of_engine;
+    request->sees_all = false;
+    return true;
+}
+
 /* Whether what was read may be asked of the engine; else the answer is a problem. */
 static bool may_submit(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
@@ -457,7 +484,8 @@ static bool may_submit(struct http_exchange *x, struct daemon_state *daemon, str
     else if (x->key && x->key->gone)
         refuse_gone(x);
     else
-        return count_staging(x, daemon->config, request->tensor_bytes, &answer->staging_bytes) &&
+        return act_for_owner(x, daemon, request) &&
+               count_staging(x, daemon->config, request->tensor_bytes, &answer->staging_bytes) &&
                (!answer->streams || may_stream(x, daemon));
     return false;
 }
@@ -898,6 +926,18 @@ static const char *name_of_key(struct keys *keys, uint64_t id)
     return keys && id && key ? key->name : NULL;
 }
 
+/* Whose the sequence is that an admin looks at. */
+static void name_owner(struct daemon_state *daemon, const struct request *request)
+{
+    struct answer *answer = answer_of(request);
+    if (!daemon->keys || request->kind != REQUEST_SEQUENCE || request->status != 0 || !request->sees_all)
+        return;
+    uint64_t id = request->look.shown.views[0].key;
+    const char *name = id == keys_anonymous(daemon->keys)->id ? "" : name_of_key(daemon->keys, id);
+    answer->has_owner = name != NULL;
+    snprintf(answer->owner, sizeof answer->owner, "%s", name ? name : "");
+}
+
 /* Which slot an output has seen that nobody has written, and who has had its block. */
 static void write_unwritten(struct json_writer *w, const void *cookie)
 {
@@ -1061,6 +1101,7 @@ void routes_deliver(struct daemon_state *daemon)
         }
         answer->said_s = context.now_s;
         answer->context = context;
+        name_owner(daemon, request);
         if (writes_long(request) &&
             uv_queue_work(daemon->loop, &answer->work, write_off_loop, after_write) == 0) {
             answer->x->held = true;

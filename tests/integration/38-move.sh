@@ -231,4 +231,66 @@ expect 'its own can' 204 "$(as "$ann" -o /dev/null -w '%{http_code}' --json '{"m
 expect 'where it is only they learn' '/x null' "$(as "$ann" "$URL/v1/sequences/7" | jq -r .moved_to) $(as "$bob" "$URL/v1/sequences/7" | jq -r .moved_to)"
 stop_daemon
 expect 'it ends cleanly, too' 0 $?
+
+# ---- owners (bug: what an admin moved was the admin's, and 404 for the clients whose it was)
+keyed='' keyless=''
+root=$(made root admin) carl=$(made carl infer)
+(umask 077
+    jq -n --argjson a "$ann" --argjson b "$bob" --argjson c "$carl" --argjson r "$root" '{keys: [$a.entry, $b.entry, $c.entry, $r.entry]}' >"$WORK/keys"
+    jq -n --argjson a "$ann" --argjson b "$bob" --argjson r "$root" '{keys: [$r.entry, $b.entry + {quotas: {sequences: 2, blocks: 6}}, $a.entry]}' >"$WORK/keys.there"
+    jq -r .key <<<"$root" >"$WORK/root"
+    jq -r .key <<<"$bob" >"$WORK/bob")
+# shellcheck disable=SC2086
+start_daemon $geometry --set "keys.file=$WORK/keys" --set 'listen=[{"address": "127.0.0.1:0", "anonymous": "infer"}]'
+# shellcheck disable=SC2086
+another keyed $geometry --set "keys.file=$WORK/keys.there" --set 'listen=[{"address": "127.0.0.1:0", "anonymous": "infer"}]'
+# shellcheck disable=SC2086
+another keyless $geometry
+holds() { as "$1" -o /dev/null --json "{\"id\":$2}" "$URL/v1/sequences"; as "$1" -o /dev/null --json "{\"sequences\":[$2],\"indptr\":[0,$3],\"k\":$(rows 0 "$3"),\"v\":$(rows 0 "$3")}" "$URL/v1/append"; }
+holds "$ann" 21 9
+holds "$bob" 22 6
+holds "$carl" 23 1
+holds "$root" 24 1
+curl -s -o /dev/null --json '{"id":25}' "$URL/v1/sequences"
+expect 'an admin sees whose they are' 'ann bob carl root ' "$(for id in 21 22 23 24 25; do as "$root" "$URL/v1/sequences/$id" | jq -r .owner; done | paste -sd' ')"
+expect 'and nobody else' 'false false' "$(as "$ann" "$URL/v1/sequences/21" | jq 'has("owner")') $(curl -s "$URL/v1/sequences/25" | jq 'has("owner")')"
+seen_by() {
+    for layer in 0 1; do
+        as "$1" --json "{\"layer\":$layer,\"sequences\":[$3],\"q\":[[[1,0.5,0,0,1,0,0,0],[0,1,0,0.25,0,0,1,0]]],\"lse\":true}" "$2/v1/attend" | jq -c '[.o, .lse]'
+    done | paste -sd' '
+}
+before=$(seen_by "$ann" "$URL" 21)
+moves() { "$CTL" --url "$URL" --key-file "$WORK/${KEY:-root}" move --to "$@" 2>"$WORK/said" >"$WORK/moved"; echo $?; }
+expect 'who has no keys takes none that belongs to one' '1 attnctl: sequence 21 stays where it was: no sequence there: 422 owner: this daemon has no keys (keys.file)' "$(moves "$keyless" 21) $(cat "$WORK/said")"
+expect 'those move whose key is there' '1 3 sequences moved with their owners (3 other keys)' "$(moves "$keyed" 21 22 23 24 25) $(tail -n 1 "$WORK/said")"
+expect 'the others stay' 'attnctl: sequence 23 stays where it was: no sequence there: 422 owner: there is no key "carl"' "$(head -n 1 "$WORK/said")"
+expect 'as they were' 1 "$(as "$carl" "$URL/v1/sequences/23" | jq .length)"
+cp "$WORK/moved" "$WORK/places"
+at() { sed -n "s|^$1 -> .*/\([0-9]*\)  .*|\1|p" "$WORK/places"; }
+expect 'a client is told where its own is' "$keyed/v1/sequences/$(at 21)" "$(as "$ann" "$URL/v1/sequences/21" | jq -r .moved_to)"
+expect 'and finds it' "$before" "$(seen_by "$ann" "$keyed" "$(at 21)")"
+expect 'it goes on there' "[$(at 21),10]" "$(as "$ann" --json "{\"sequences\":[$(at 21)],\"indptr\":[0,1],\"positions\":[9],\"k\":$(rows 9 10),\"v\":$(rows 9 10)}" "$keyed/v1/append" | jq -c '[.sequences[0] | .id, .length]')"
+expect 'and none of the others' '404 404 404 404' "$(for id in 22 24 25; do as "$ann" "$keyed/v1/sequences/$(at $id)" | jq .status; done | paste -sd' ') $(as "$bob" "$keyed/v1/sequences/$(at 21)" | jq .status)"
+expect 'nor clients without a key' '404 404 0' "$(for id in 21 22; do curl -s "$keyed/v1/sequences/$(at $id)" | jq .status; done | paste -sd' ') $(curl -s "$keyed/v1/sequences/$(at 25)" | jq .length)"
+expect 'the admin sees whose they are there' 'ann bob root ' "$(for id in 21 22 24 25; do as "$root" "$keyed/v1/sequences/$(at $id)" | jq -r .owner; done | paste -sd' ')"
+holds "$bob" 26 20
+expect "quotas of the owner count: its blocks" '1 attnctl: sequence 26 stays where it was: K and V are not taken there: 429' "$(moves "$keyed" 26) $(grep -o '.* 429' "$WORK/said")"
+expect 'and its sequences' '201 429' "$(for _ in 1 2; do as "$bob" -o /dev/null -w '%{http_code}\n' -X POST "$keyed/v1/sequences"; done | paste -sd' ')"
+expect 'there nothing is left of it' 5 "$(as "$root" "$keyed/stats" | jq .sequences.count)"
+expect 'here it is as it was' 20 "$(as "$bob" "$URL/v1/sequences/26" | jq .length)"
+expect 'in JSON, too' '{"owner":"carl"}' "$(as "$root" -o /dev/null -X DELETE "$URL/v1/sequences/26"
+    (umask 077; cp "$WORK/keys" "$WORK/keys.there"); kill -HUP "${others[-2]}"
+    knows() { [ "$(as "$carl" -o /dev/null -w '%{http_code}' "$keyed/v1/info")" = 200 ]; }
+    eventually knows; "$CTL" --url "$URL" --key-file "$WORK/root" --json move --to "$keyed" --all | jq -c '{owner}')"
+expect 'only an admin names an owner' '403 forbidden owner: the key "bob" lacks the scope admin' "$(as "$bob" --json '{"owner":"bob"}' "$URL/v1/sequences" | problem)"
+expect 'also of K and V' '403 forbidden owner: the key "bob" lacks the scope admin' \
+    "$(as "$bob" -X PUT -H 'Content-Type: application/x-safetensors' --data-binary "@$WORK/first" "$keyed/v1/sequences/$(at 22)/kv?owner=ann" | problem)"
+expect 'who is not the owner is none of it' "404 not_found there is no sequence $(at 22)" \
+    "$(as "$root" -X PUT -H 'Content-Type: application/x-safetensors' --data-binary "@$WORK/first" "$keyed/v1/sequences/$(at 22)/kv?owner=ann" | problem)"
+expect 'not in a batch' 422 "$(as "$root" --json '{"ops":[{"op":"create","owner":"bob"}]}' "$URL/v1/batch" | jq .status)"
+holds "$bob" 27 1
+expect 'a client moves its own as before' '0 ' "$(KEY=bob moves "$keyed" 27) $(cat "$WORK/said")"
+expect 'every count adds up there' true "$(as "$root" -X POST "$keyed/v1/audit" | jq .ok)"
+stop_daemon
+expect 'it ends cleanly, with owners' 0 $?
 finish
