@@ -184,6 +184,7 @@ static int append(const struct command *c)
     uint64_t id;
     if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id))
         return EXIT_USAGE;
+    http_client_about(c->client, id);
     int code = model_fetch(c, &m);
     if (code == EXIT_OK)
         code = read_rows(c, &m, &rows) ? append_all(c, &m, &rows, id) : EXIT_USAGE;
@@ -276,6 +277,7 @@ static int attend(const struct command *c)
     uint64_t id;
     if (!command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id))
         return EXIT_USAGE;
+    http_client_about(c->client, id);
     int code = model_fetch(c, &m);
     return code == EXIT_OK ? attend_with(c, &m, id) : code;
 }

@@ -72,12 +72,33 @@ static void show_results(const struct command *c, const cJSON *answer)
     }
 }
 
+/* All of a batch is of one node, so its first id says which. */
+static void note_about(const struct command *c, const cJSON *ops)
+{
+    const cJSON *op;
+    double id = 0;
+    cJSON_ArrayForEach (op, ops) {
+        if (id == 0)
+            id = answer_number(op, "id");
+    }
+    if (id >= 1 && id <= (double)COMMAND_ID_MOST)
+        http_client_about(c->client, (uint64_t)id);
+}
+
 static int send_file(const struct command *c, const char *file)
 {
-    const struct http_request request = {.method = "POST", .path = "/v1/batch", .file = file};
-    if (!command_can_send(file))
+    struct http_request request = {.method = "POST", .path = "/v1/batch"};
+    char *body = command_can_send(file) ? command_read_file(file, &request.body_bytes) : NULL;
+    if (!body)
         return EXIT_USAGE;
+    cJSON *tree = cJSON_ParseWithLength(body, request.body_bytes);
+    note_about(c, answer_at(tree, "ops"));
+    cJSON_Delete(tree);
+    if (request.body_bytes == 0)
+        body[0] = '\0';
+    request.body = body;
     struct http_reply reply = http_client_send(c->client, &request);
+    free(body);
     if (reply.status < 200 || reply.status > 299)
         return command_explain(&reply);
     cJSON *answer = cJSON_Parse(reply.text);
@@ -106,6 +127,7 @@ static int run_batch(const struct command *c)
             code = EXIT_USAGE;
     }
     char *text = cJSON_PrintUnformatted(body);
+    note_about(c, ops);
     if (code == EXIT_OK)
         code = command_ask(c, "POST", "/v1/batch", text, &answer);
     if (answer)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { CONNECT_S = 5, URL_BYTES = 4096 };
+enum { CONNECT_S = 5, URL_BYTES = 4096, NODE_BYTES = 24, NODE_SHIFT = 40 };
 
 struct http_client {
     CURL *curl;
@@ -21,6 +21,8 @@ struct http_client {
     char *text;
     size_t bytes, room, line_start;
     char etag[128];
+    uint64_t about;        /* that bodies name; 0: none */
+    char node[NODE_BYTES]; /* X-Attnd-Node of the latest answer; "": it had none, as those of proxies */
     /* of one in a group */
     struct http_request own;
     struct curl_slist *headers;
@@ -101,19 +103,42 @@ static size_t on_data(char *data, size_t size, size_t n, void *cookie)
     return n;
 }
 
-static size_t on_header(char *line, size_t size, size_t n, void *cookie)
+/* The value of a header, if the line is one of that name. */
+static void note_header(const char *line, size_t end, const char *name, char *value, size_t room)
 {
-    struct http_client *c = cookie;
-    static const char name[] = "etag:";
-    size_t front = sizeof name - 1, end = n * size;
+    size_t front = strlen(name);
     if (end <= front || strncasecmp(line, name, front) != 0)
-        return n * size;
+        return;
     while (front < end && line[front] == ' ')
         front++;
     while (end > front && (line[end - 1] == '\r' || line[end - 1] == '\n'))
         end--;
-    snprintf(c->etag, sizeof c->etag, "%.*s", (int)(end - front), line + front);
+    snprintf(value, room, "%.*s", (int)(end - front), line + front);
+}
+
+static size_t on_header(char *line, size_t size, size_t n, void *cookie)
+{
+    struct http_client *c = cookie;
+    note_header(line, n * size, "etag:", c->etag, sizeof c->etag);
+    note_header(line, n * size, "x-attnd-node:", c->node, sizeof c->node);
     return n * size;
+}
+
+void http_client_about(struct http_client *c, uint64_t id)
+{
+    c->about = id;
+}
+
+/* The sequence or lease that a path names, else the one that bodies name; 0: none. */
+static uint64_t id_about(const struct http_client *c)
+{
+    static const char *const of[] = {"/v1/sequences/", "/v1/leases/"};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        size_t n = strlen(of[i]);
+        if (strncmp(c->request->path, of[i], n) == 0)
+            return strtoull(c->request->path + n, NULL, 10);
+    }
+    return c->about;
 }
 
 static struct curl_slist *make_headers(const struct http_client *c)
@@ -137,6 +162,13 @@ static struct curl_slist *make_headers(const struct http_client *c)
         snprintf(line, sizeof line, "X-Request-Timeout-Ms: %llu", (unsigned long long)r->timeout_ms);
         headers = curl_slist_append(headers, line);
     }
+    uint64_t about = id_about(c);
+    if (about)
+        snprintf(line, sizeof line, "X-Attnd-Node: n%llu", (unsigned long long)(about >> NODE_SHIFT));
+    else
+        snprintf(line, sizeof line, "X-Attnd-Node: %s", c->node);
+    if (about || c->node[0])
+        headers = curl_slist_append(headers, line);
     snprintf(line, sizeof line, "Accept: %s", r->accept ? r->accept : "application/json");
     return curl_slist_append(headers, line);
 }
@@ -217,7 +249,7 @@ static struct curl_slist *prepare(struct http_client *c, FILE *file)
     const struct http_request *request = c->request;
     struct curl_slist *headers = make_headers(c);
     c->bytes = 0;
-    c->etag[0] = '\0';
+    c->etag[0] = c->node[0] = '\0';
     if (c->text)
         c->text[0] = '\0';
     make_url(c, url);

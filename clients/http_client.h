@@ -41,6 +41,10 @@ struct http_reply {
 struct http_client *http_client_create(const char *url, const char *key, const char *ca_file);
 void http_client_destroy(struct http_client *client);
 
+/* http_client_about(client, id): requests whose path names no sequence or lease are about this one, which their bodies name; 0: about none.
+ * Proxies route by X-Attnd-Node, and an id begins with its node; a request about none goes where the latest answer came from. */
+void http_client_about(struct http_client *client, uint64_t id);
+
 struct http_reply http_client_send(struct http_client *client, const struct http_request *request);
 
 /* ---- several at a time: one thread, a connection for each client ---- */

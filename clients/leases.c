@@ -69,6 +69,7 @@ static int take(const struct command *c)
         !command_integer(c, "id", 1, COMMAND_ID_MOST, &id) ||
         !command_integer(c, "idle-timeout", 0, 31536000, &idle))
         return EXIT_USAGE;
+    http_client_about(c->client, id);
     int n = snprintf(body, sizeof body, "{\"blocks\":%llu", (unsigned long long)blocks);
     if (command_option(c, "id"))
         n += snprintf(body + n, sizeof body - (size_t)n, ",\"id\":%llu", (unsigned long long)id);

@@ -119,13 +119,14 @@ static bool add_tokens(const struct command *c, cJSON *body)
 static int make_sequence(const struct command *c)
 {
     char *text = NULL;
-    uint64_t id, tokens = 0;
+    uint64_t id = 0, tokens = 0;
     cJSON *body = cJSON_CreateObject();
     bool ok = command_integer(c, "max-tokens", 1, UINT32_MAX, &tokens) && add_tokens(c, body);
     if (c->argc == 1) {
         ok = ok && command_read_integer("the id", c->argv[0], 1, COMMAND_ID_MOST, &id);
         cJSON_AddNumberToObject(body, "id", ok ? (double)id : 0);
     }
+    http_client_about(c->client, id);
     if (tokens)
         cJSON_AddNumberToObject(body, "max_tokens", (double)tokens);
     if (command_option(c, "salt"))

@@ -8,6 +8,7 @@ import ctypes
 import http.client
 import json
 import os
+import re
 import select
 import socket
 import ssl
@@ -36,6 +37,8 @@ _GPU_REGION_BYTES = 64 << 20
 _JSON = 'application/json'
 _TENSORS = 'application/x-safetensors'
 _STREAM = 'application/x-ndjson'
+_NAMED = re.compile('/v1/(?:sequences|leases)/([0-9]+)')
+_NODE_SHIFT = 40  # of an id
 
 
 class _Closing:
@@ -260,8 +263,13 @@ class Client:
         hint = 'attnd serves http://, https:// is that of a proxy' if isinstance(e, ssl.SSLError) else 'is attnd running?'
         return error_of({'code': 'unreachable', 'detail': f'{self._address}: {e or type(e).__name__}; {hint}'})
 
-    def _send(self, method, path, body, headers):
-        """As _exchange(), with the errors of connections as ours."""
+    def _send(self, method, path, body, headers, about=None):
+        """As _exchange(), with the errors of connections as ours. Proxies route by X-Attnd-Node, and an id begins with its node: that in
+        the path, or `about`, which the body names."""
+        named = _NAMED.match(path)
+        id = int(named[1]) if named else about
+        if id:
+            headers = {**headers, 'X-Attnd-Node': f'n{id >> _NODE_SHIFT}'}
         try:
             return self._exchange(method, path, body, headers)
         except (OSError, http.client.HTTPException) as e:
@@ -314,18 +322,18 @@ class Client:
         for id in taken(self.orphans):
             self._send('DELETE', f'/v1/sequences/{id}', None, {}).read()
 
-    def _ask(self, method, path, document=None):
+    def _ask(self, method, path, document=None, about=None):
         self._bury()
         headers = {} if document is None else {'Content-Type': _JSON}
         body = None if document is None else _encoded(document)
-        answer = self._answer(self._send(method, path, body, headers))
+        answer = self._answer(self._send(method, path, body, headers, about))
         return json.loads(answer) if answer else None
 
-    def _compute(self, path, parameters, tensors):
+    def _compute(self, path, parameters, tensors, about=None):
         self._bury()
         query = urllib.parse.urlencode({k: v for k, v in parameters.items() if v is not None})
         body = tensors.body()
-        return self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}))
+        return self._answer(self._send('POST', f'{path}?{query}' if query else path, body, {'Content-Type': _TENSORS}, about))
 
     def close(self) -> None:
         """Close the connections. Sequences stay, until they are deleted or idle for too long."""
@@ -368,7 +376,7 @@ class Client:
     @_as_engine
     def create(self, tokens: Integers | None = None, *, id: int = 0, max_tokens: int = 0, priority: int = 0,
                salt: str | None = None) -> SequenceId:
-        return self._created(self._ask('POST', '/v1/sequences', self._creation(tokens, id, max_tokens, priority, salt)))
+        return self._created(self._ask('POST', '/v1/sequences', self._creation(tokens, id, max_tokens, priority, salt), id))
 
     @staticmethod
     def _fork(count, length, ids):
@@ -411,7 +419,7 @@ class Client:
                 id, of = of['id'], {k: v for k, v in of.items() if k not in ('op', 'id')}
                 of = {'op': kind, 'id': int(id), **self._fork(of.pop('count', None), of.pop('length', None), of.pop('ids', None)), **of}
             documents.append(of)
-        answer = self._ask('POST', '/v1/batch', {'ops': documents})
+        answer = self._ask('POST', '/v1/batch', {'ops': documents}, next((int(d['id']) for d in documents if d.get('id')), None))
         results = []
         for of, result in zip(documents, answer['results']):
             if of['op'] == 'create':
@@ -555,6 +563,7 @@ class Client:
         tensors.integers('positions', positions, len(ids))
         if tokens is not None:
             tensors.integers('token_ids', tokens, rows)
+        return ids[0] if ids else None
 
     # ---- calls by registered memory
 
@@ -701,9 +710,9 @@ class Client:
         tensors = _Tensors()
         shape, _ = self._value(tensors, 'k', k)
         self._value(tensors, 'v', v)
-        self._sequences(tensors, sequences, self._row_count('k', k, shape, True), counts, positions, tokens)
+        about = self._sequences(tensors, sequences, self._row_count('k', k, shape, True), counts, positions, tokens)
         parameters = {'layer': self._layer(layer, len(shape) == 4)}
-        return self._run(lambda: self._compute('/v1/append', parameters, tensors) and None, wait)
+        return self._run(lambda: self._compute('/v1/append', parameters, tensors, about) and None, wait)
 
     @_as_engine
     def attend(self, sequences: int | Integers, q: Array, *, k: Array | None = None, v: Array | None = None, layer: int | None = None,
@@ -721,9 +730,9 @@ class Client:
         for name, array in (('k', k), ('v', v)):
             if array is not None:
                 self._value(tensors, name, array)
-        self._sequences(tensors, sequences, self._row_count('q', q, shape), counts, positions, tokens)
+        about = self._sequences(tensors, sequences, self._row_count('q', q, shape), counts, positions, tokens)
         parameters = {'layer': self._layer(layer), 'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
-        return self._run(lambda: self._outputs(self._compute('/v1/attend', parameters, tensors), q, kind, lse, out, dtype), wait)
+        return self._run(lambda: self._outputs(self._compute('/v1/attend', parameters, tensors, about), q, kind, lse, out, dtype), wait)
 
     @_as_engine
     def paged(self, lease: int | Lease, q: Array | None = None, block_tables: Array | None = None,
@@ -746,7 +755,7 @@ class Client:
                       'lse': int(lse) or None, 'kernel': [None, 'paged_v1', 'paged_v2'][kernel]}
 
         def call():
-            answer = self._compute('/v1/paged', parameters, tensors)
+            answer = self._compute('/v1/paged', parameters, tensors, parameters['lease'])
             return None if q is None else self._outputs(answer, q, kind, lse, out, dtype)
 
         return self._run(call, wait)

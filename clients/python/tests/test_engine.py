@@ -439,6 +439,32 @@ class SequencesOfADaemon(Sequences):
             self.assertEqual(client.look(id).blocks, 1010)
             self.assertEqual(len(client.blocks(id)), 1010)
 
+    def test_proxies_are_told_the_node(self):
+        """Bug: calls whose ids are in the body went to any node, and were 421 at the others."""
+        daemon = Daemon({**self.config, 'node': 3})
+        self.addCleanup(daemon.end)
+        told = []
+
+        class Watched(attnd.Client):
+            def _exchange(self, method, path, body, headers):
+                told.append((path.partition('?')[0].split('/')[-1], headers.get('X-Attnd-Node')))
+                return super()._exchange(method, path, body, headers)
+
+        with Watched(daemon.address) as client:
+            id = client.create()
+            lease = client.lease(1)
+            k, v = self.kv(1)
+            q = values(self.rng, 1, QUERY_HEADS, DIM)
+            del told[:]
+            client.append(id, k, v)
+            client.attend(id, q, layer=0)
+            client.batch([{'op': 'create'}, {'op': 'truncate', 'id': id, 'length': 1}])
+            client.fork(id)
+            client.paged(lease, q, [[lease.blocks[0]]], [1], k=k[0], v=v[0], slot_mapping=[lease.blocks[0] * BLOCK], layer=0)
+            client.create(id=(3 << 40) + 99)
+            client.create()
+        self.assertEqual(told, [(name, 'n3') for name in ('append', 'attend', 'batch', 'fork', 'paged', 'sequences')] + [('sequences', None)])
+
     def test_addresses_and_keys(self):
         for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path', 8400):
             with self.assertRaisesRegex(attnd.InvalidError, r'wants http://HOST:PORT, https://HOST:PORT \(a proxy\) or unix:PATH'):
