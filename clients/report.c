@@ -75,6 +75,19 @@ static const char *state_for(const char *state)
     return goes_on ? "for" : strcmp(state, "finished") == 0 ? "in" : "after";
 }
 
+/* How many there are, and how many of them have finished where not all have. */
+static void row_of_sequences(const cJSON *r)
+{
+    double total = answer_number(r, "sequences.total"), finished = answer_number(r, "sequences.finished");
+    double requests = answer_number(r, "requests"), forks = answer_number(r, "forks");
+    if (finished < total)
+        command_row("sequences", "%.0f of %.0f finished; they are of %.0f request%s, %.0f fork%s", finished,
+                    total, requests, answer_plural(requests), forks, answer_plural(forks));
+    else
+        command_row("sequences", "%.0f of %.0f request%s, %.0f fork%s", total, requests,
+                    answer_plural(requests), forks, answer_plural(forks));
+}
+
 void report_show(const cJSON *r)
 {
     const char *state = answer_text(r, "state");
@@ -87,9 +100,7 @@ void report_show(const cJSON *r)
     if (*answer_text(r, "reason"))
         printf(" (%s)", answer_text(r, "reason"));
     putchar('\n');
-    double requests = answer_number(r, "requests"), forks = answer_number(r, "forks");
-    command_row("sequences", "%.0f of %.0f request%s, %.0f fork%s", answer_number(r, "sequences.total"),
-                requests, answer_plural(requests), forks, answer_plural(forks));
+    row_of_sequences(r);
     command_row("tokens", "%.0f attended, %.0f appended as prompts, %.0f found in the cache",
                 answer_number(r, "tokens.done"), answer_number(r, "tokens.prompt"),
                 answer_number(r, "tokens.cached"));

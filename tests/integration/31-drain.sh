@@ -61,6 +61,17 @@ eventually has_logged 'workload 1 was cancelled'
 expect 'the last line says how it ended' "warning stopped: exit code 1, the drain's deadline cut what was under way" "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
 expect 'so does the log' "the drain's deadline passed: 1 streamed workload is cancelled,workload 1 was cancelled since the daemon ends: 1 of 2 sequences, 2 of 4 tokens" \
     "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline passed.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
+# Bug: attnctl said "2 of 2 requests" of such.
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=1
+echo '{"trace":[{"prompt":4,"decode":2},{"arrival_s":5000,"prompt":4,"decode":2}]}' >"$WORK/trace.json"
+"$(dirname "$ATTND")/attnctl" --url "$URL" run "$WORK/trace.json" >"$WORK/summary" 2>/dev/null &
+streaming=$!
+has_finished_one() { [ "$(curl -s "$URL/v1/workloads/1" | jq .sequences.finished)" = 1 ]; }
+eventually has_finished_one
+stop_daemon
+wait $streaming
+expect 'attnctl run fails then' 1 $?
+expect 'and says how many have finished' '1 of 2 finished; they are of 2 requests, 0 forks' "$(sed -n 's/^  sequences  *//p' "$WORK/summary")"
 start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600
 rm "$WORK/stream"
 stream '{"trace":[{"prompt":4,"decode":2},{"arrival_s":2,"prompt":4,"decode":2}]}' >"$WORK/stream" &
