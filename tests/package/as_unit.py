@@ -35,8 +35,8 @@ PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 
 # Lines that need no work here: who restarts, watches and stops is the test; the others restrict what is not reachable any more,
 # or what a process without capabilities may not do.
-KNOWN = set("""Type NotifyAccess ExecStart ExecReload WatchdogSec Restart RestartPreventExitStatus TimeoutStopSec User Group SupplementaryGroups
-    RuntimeDirectory CacheDirectory CacheDirectoryMode StateDirectory StateDirectoryMode ConfigurationDirectory Environment LimitNOFILE
+KNOWN = set("""Type NotifyAccess ExecStart ExecReload WatchdogSec Restart RestartSec RestartPreventExitStatus TimeoutStopSec User Group
+    SupplementaryGroups RuntimeDirectory CacheDirectory CacheDirectoryMode StateDirectory StateDirectoryMode ConfigurationDirectory Environment LimitNOFILE
     LimitMEMLOCK UMask DevicePolicy DeviceAllow NoNewPrivileges CapabilityBoundingSet AmbientCapabilities ProtectSystem ProtectHome PrivateTmp PrivateIPC
     ProtectProc ProtectClock ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables ProtectControlGroups LockPersonality
     RestrictNamespaces RestrictRealtime RestrictSUIDSGID RemoveIPC KeyringMode RestrictAddressFamilies SystemCallArchitectures SystemCallFilter
