@@ -22,8 +22,8 @@ static void show_help(void)
 {
     puts("attnctl - drive and look at an attnd daemon\n"
          "\n"
-         "usage: attnctl [--url URL] [--key-file FILE] [--ca-file FILE] [--json] COMMAND\n"
-         "               [OPERAND]...\n");
+         "usage: attnctl [--url URL] [--key-file FILE] [--ca-file FILE] [--node N]\n"
+         "               [--json] COMMAND [OPERAND]...\n");
     for (size_t i = 0; commands[i]; i++)
         printf("  %-12s %s\n", commands[i]->name, commands[i]->text);
     puts("\n"
@@ -36,6 +36,8 @@ static void show_help(void)
          "                        $ATTNCTL_KEY_FILE)\n"
          "  --ca-file FILE        certificates of the authorities that https is trusted by\n"
          "                        (default: $ATTNCTL_CA_FILE, else the system's)\n"
+         "  --node N              of the daemons behind a proxy the one with this number,\n"
+         "                        for commands that name no id (default: any)\n"
          "  --json                print what the daemon answers\n"
          "  -h, --help            this text\n"
          "  -V, --version         version and commit\n"
@@ -43,6 +45,8 @@ static void show_help(void)
          "exit codes: 0 done, 1 refused or not verified, 2 usage, 69 no daemon answers,\n"
          "130 interrupted. NO_COLOR=1: no colours");
 }
+
+enum { NODE_MOST = 8191 }; /* what an id has room for */
 
 int main(int argc, char **argv)
 {
@@ -73,6 +77,11 @@ int main(int argc, char **argv)
     c.key = key;
     if (!c.info->offline && !(c.client = http_client_create(c.url, key, c.ca_file)))
         return command_usage("out of memory");
+    uint64_t node = 0;
+    if (c.node && !command_read_integer("--node", c.node, 0, NODE_MOST, &node))
+        return EXIT_USAGE;
+    if (c.node && c.client)
+        http_client_ask_node(c.client, node);
     int code = c.verb->run(&c);
     http_client_destroy(c.client);
     free(key);

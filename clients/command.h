@@ -55,7 +55,7 @@ struct command {
     const struct command_info *info;
     const struct command_verb *verb;
     struct http_client *client; /* NULL when offline */
-    const char *url, *key_file, *key, *ca_file;
+    const char *url, *key_file, *key, *ca_file, *node;
     bool json;
     int argc; /* operands */
     char **argv;

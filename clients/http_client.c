@@ -21,8 +21,9 @@ struct http_client {
     char *text;
     size_t bytes, room, line_start;
     char etag[128];
-    uint64_t about;        /* that bodies name; 0: none */
-    char node[NODE_BYTES]; /* X-Attnd-Node of the latest answer; "": it had none, as those of proxies */
+    uint64_t about;         /* that bodies name; 0: none */
+    char node[NODE_BYTES];  /* X-Attnd-Node of the latest answer; "": it had none, as those of proxies */
+    char asked[NODE_BYTES]; /* http_client_ask_node(); "": none */
     /* of one in a group */
     struct http_request own;
     struct curl_slist *headers;
@@ -124,6 +125,11 @@ static size_t on_header(char *line, size_t size, size_t n, void *cookie)
     return n * size;
 }
 
+void http_client_ask_node(struct http_client *c, uint64_t node)
+{
+    snprintf(c->asked, sizeof c->asked, "n%llu", (unsigned long long)node);
+}
+
 void http_client_about(struct http_client *c, uint64_t id)
 {
     c->about = id;
@@ -166,8 +172,8 @@ static struct curl_slist *make_headers(const struct http_client *c)
     if (about)
         snprintf(line, sizeof line, "X-Attnd-Node: n%llu", (unsigned long long)(about >> NODE_SHIFT));
     else
-        snprintf(line, sizeof line, "X-Attnd-Node: %s", c->node);
-    if (about || c->node[0])
+        snprintf(line, sizeof line, "X-Attnd-Node: %s", c->asked[0] ? c->asked : c->node);
+    if (about || c->asked[0] || c->node[0])
         headers = curl_slist_append(headers, line);
     snprintf(line, sizeof line, "Accept: %s", r->accept ? r->accept : "application/json");
     return curl_slist_append(headers, line);

@@ -44,7 +44,7 @@ void options_show_help(const struct command_info *info)
     }
     if (info->more)
         printf("\n%s\n", info->more);
-    printf("\nOptions of every command: --url, --key-file, --ca-file,%s --help.\n",
+    printf("\nOptions of every command: --url, --key-file, --ca-file, --node,%s --help.\n",
            info->text_only ? "" : " --json,");
 }
 
@@ -119,8 +119,8 @@ static enum options_result say_operand(const struct command_info *info, const st
 static enum options_result read_option(struct reader *r, const char *arg)
 {
     static const struct command_option all[] = {
-        {"url", "URL", NULL}, {"key-file", "FILE", NULL}, {"ca-file", "FILE", NULL}, {"json", NULL, NULL},
-        {"help", NULL, NULL}, {"version", NULL, NULL},    {NULL, NULL, NULL}};
+        {"url", "URL", NULL}, {"key-file", "FILE", NULL}, {"ca-file", "FILE", NULL}, {"node", "N", NULL},
+        {"json", NULL, NULL}, {"help", NULL, NULL},       {"version", NULL, NULL},   {NULL, NULL, NULL}};
     struct command *c = r->c;
     const char *equals = strchr(arg, '='), *near = NULL, **to = NULL, *given = NULL;
     char name[NAME_MOST + 1], what[96], option[NAME_MOST + 8];
@@ -144,7 +144,11 @@ static enum options_result read_option(struct reader *r, const char *arg)
         near = nearest_of(name, near, o->name);
         if (arg[1] == '-' && strcmp(o->name, name) == 0) {
             found = o;
-            to = *name == 'u' ? &c->url : *name == 'k' ? &c->key_file : *name == 'c' ? &c->ca_file : &given;
+            to = *name == 'u'   ? &c->url
+                 : *name == 'k' ? &c->key_file
+                 : *name == 'c' ? &c->ca_file
+                 : *name == 'n' ? &c->node
+                                : &given;
         }
     }
     const struct command_verb *verb = found || arg[1] != '-' ? NULL : verb_with_operand(c, name);

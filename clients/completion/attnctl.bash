@@ -56,7 +56,7 @@ _attnctl() {
     # The command is the first word that is neither an option nor the value of one.
     while [ "$at" -lt "$COMP_CWORD" ]; do
         case ${COMP_WORDS[at]} in
-            --url | --key-file | --ca-file) at=$((at + 1)) ;;
+            --url | --key-file | --ca-file | --node) at=$((at + 1)) ;;
             -*) ;;
             *)
                 command=${COMP_WORDS[at]}
@@ -66,7 +66,7 @@ _attnctl() {
         at=$((at + 1))
     done
     if [[ $current == -* ]]; then
-        COMPREPLY=($(compgen -W "$(_attnctl_options "$command") --url --key-file --ca-file --json --help $([ "$command" ] || echo --version)" -- "$current"))
+        COMPREPLY=($(compgen -W "$(_attnctl_options "$command") --url --key-file --ca-file --node --json --help $([ "$command" ] || echo --version)" -- "$current"))
     elif [ -z "$command" ] || [ "$command" = help ]; then
         COMPREPLY=($(compgen -W "$commands" -- "$current"))
     elif [ "$at" -eq $((COMP_CWORD - 1)) ] && [ "$(_attnctl_words "$command")" ]; then

@@ -103,6 +103,10 @@ common() {
     for what in append truncate attend show fork batch file; do
         expect "$name: attnctl goes to the node of an id ($what)" 'ok ok ok ok ok ok ok ok ok ' "${went[$what]}"
     done
+    expect "$name: a command without an id goes to the node that is asked for" '0 1 2' \
+        "$(for node in 0 1 2; do ctl --ca-file "$WORK/cert.pem" --node $node --json stats | jq '[.sequences.items[].id] | max / 1099511627776 | floor'; done | paste -sd' ')"
+    expect "$name: who empties a daemon through it says which" '2 attnctl: --all through a proxy wants --node N: which daemon is emptied (attnctl move --help says what it takes)' \
+        "$(ctl --ca-file "$WORK/cert.pem" move --all --to http://127.0.0.1:1 >"$WORK/said"; echo $?) $(head -n 1 "$WORK/said")"
     id=${ids[1]} other=${ids[2]}
     expect "$name: the wrong node says whose it is" "421 other_node sequence $id belongs to node 1, this is node 2" \
         "$(ask -H 'X-Attnd-Node: n2' --json "{\"sequences\":[$id],$q}" "$URL/v1/attend" | problem)"

@@ -78,7 +78,7 @@ expect 'completion knows the commands' "$(sort <<<"$commands")" "$(offers '' | g
 for command in $commands; do
     ctl "$command" --help >"$WORK/help"
     expect "completion of $command: options" "$(sed -n 's/^  \(--[a-z-]*\).*/\1/p' "$WORK/help" | sort)" \
-        "$(offers "$command" -- | grep -vxE -- '--(url|key-file|ca-file|json|help)' | sort)"
+        "$(offers "$command" -- | grep -vxE -- '--(url|key-file|ca-file|node|json|help)' | sort)"
     verbs=$(sed -n "s/^\(usage:\|      \) attnctl $command \([a-z]\+\).*/\2/p" "$WORK/help" | sort)
     [ -z "$verbs" ] || expect "completion of $command: verbs" "$verbs" "$(offers "$command" '' | sort)"
 done
