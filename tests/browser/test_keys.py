@@ -127,8 +127,18 @@ def check(name, page, keys, daemon):
     expect(f"{name}: the browser has nothing to complain of", [], page.complaints())
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 class Proxied(Daemon):
     """A daemon behind HAProxy, as config/haproxy.cfg has it, but for ports and certificate."""
+
+    def __init__(self, *arguments, **more):
+        self.manager = free_port()
+        super().__init__(*arguments, "--set", f"management.listen=127.0.0.1:{self.manager}", **more)
 
     def __enter__(self):
         work = self.work.name
@@ -136,11 +146,10 @@ class Proxied(Daemon):
                         "-out", f"{work}/cert.pem"], check=True, capture_output=True)
         with open(f"{work}/proxy.pem", "w") as f:
             f.write(open(f"{work}/cert.pem").read() + open(f"{work}/key.pem").read())
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            front = s.getsockname()[1]
+        front = free_port()
         text = open("config/haproxy.cfg").read().replace("/etc/attnd/proxy.pem", f"{work}/proxy.pem").replace("127.0.0.1:8443", f"127.0.0.1:{front}")
         text = re.sub("127.0.0.1:840[012]", "127.0.0.1:" + self.url.rsplit(":", 1)[1], text)
+        text = re.sub("port 850[012]", f"port {self.manager}", text)
         with open(f"{work}/haproxy.cfg", "w") as f:
             f.write(text)
         with open(f"{work}/proxy.log", "w") as log:
