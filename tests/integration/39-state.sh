@@ -60,7 +60,7 @@ unclean() { curl -s "$URL/metrics" | sed -n 's/^attnd_previous_end_unclean //p';
 expect 'the end before was clean' "0 0" "$(grep -c 'saved nothing' "$WORK/log") $(unclean)"
 
 # ---- an address that is in use: the snapshot stays (bug: it was used up, and what it had was gone)
-other='' before=$(listed) n=$(curl -s "$URL/stats" | jq .sequences.count)
+before=$(listed) n=$(curl -s "$URL/stats" | jq .sequences.count)
 stop_daemon
 another other --config config/tiny.jsonc --set "listen=[\"127.0.0.1:0\",\"unix:$WORK/taken\"]"
 kept=$(files)
