@@ -285,19 +285,19 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
 /* ONE(type, name, value, help)   MANY(type, name, labels, function, help) */
 /* clang-format off */
 #define FAMILIES(ONE, MANY)                                                                                                      \
-    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build,                                            \
-         "What this build is; always 1. backend: cpu, cuda, reference. isa: c, avx2, avx512, amx, or a GPU's architecture (sm_90a).")   \
+    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build,                                                \
+         "What this build is; always 1. backend: cpu, cuda, reference. isa: portable, avx2, avx512, amx; of the reference c; a GPU's architecture (sm_90a).") \
     ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
     ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
                                                                                                                                  \
-    MANY(gauge, "attnd_blocks", "state", write_blocks,                                                                       \
+    MANY(gauge, "attnd_blocks", "state", write_blocks,                                                                           \
          "KV blocks by state: free, held (by sequences, leases), cached (in the prefix cache alone), fenced (a step may use it still).") \
     ONE(gauge, "attnd_blocks_shared", POOL->shared, "Held blocks with more than one reference.")                                 \
     ONE(gauge, "attnd_blocks_leased", STATS->leased_blocks, "Held blocks that belong to leases.")                                \
-    MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state: idle, queued, running, swapped.")          \
-    ONE(gauge, "attnd_sequences_restored", LOOP->restored, "Sequences that the start has restored from state.dir.")             \
+    MANY(gauge, "attnd_sequences", "state", write_sequences, "Sequences by state: idle, queued, running, swapped.")              \
+    ONE(gauge, "attnd_sequences_restored", LOOP->restored, "Sequences that the start has restored from state.dir.")              \
     ONE(gauge, "attnd_sequences_not_restored", LOOP->not_restored, "Of the snapshot, those that it could not, or 1 if nobody knows how many; the log has each.") \
-    ONE(gauge, "attnd_previous_end_unclean", LOOP->follows_unclean, "1: the daemon before this one has saved nothing into state.dir.")  \
+    ONE(gauge, "attnd_previous_end_unclean", LOOP->follows_unclean, "1: the daemon before this one has saved nothing into state.dir.") \
     ONE(gauge, "attnd_leases", STATS->leases, "Leases of blocks.")                                                               \
     ONE(gauge, "attnd_tokens_logical", TABLES->tokens_logical, "Tokens of all sequences.")                                       \
     ONE(gauge, "attnd_tokens_physical", TABLES->tokens_physical, "Token slots that hold them.")                                  \
@@ -308,17 +308,17 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_prefix_blocks_asked_total", TABLES->blocks_asked, "Full blocks of prompts looked up.")                   \
     ONE(counter, "attnd_prefix_blocks_hit_total", TABLES->blocks_hit, "Of these, found.")                                        \
     ONE(counter, "attnd_preemptions_total", STATS->preemptions, "Sequences of workloads preempted.")                             \
-    ONE(counter, "attnd_tokens_appended_total", STATS->done.tokens, "Tokens appended, by clients and workloads; each once, at layer 0.")\
+    ONE(counter, "attnd_tokens_appended_total", STATS->done.tokens, "Tokens appended, by clients and workloads; each once, at layer 0.") \
     ONE(counter, "attnd_query_rows_total", STATS->done.query_rows, "Rows of queries attended; a token has one for each layer.")  \
     ONE(counter, "attnd_prompt_tokens_total", STATS->done.prompt_tokens, "Tokens of prompts looked up in the prefix cache.")     \
     ONE(counter, "attnd_prompt_tokens_cached_total", STATS->done.cached_tokens, "Of these, found.")                              \
                                                                                                                                  \
-    MANY(gauge, "attnd_key_sequences", "key", write_key_sequences,                                                              \
-         "Sequences and leases of each key, by its name. Who is not admin sees its own; the management listener shows all.") \
-    MANY(gauge, "attnd_key_blocks", "key", write_key_blocks, "Blocks charged to it: in its tables, or promised to it.")         \
-    MANY(gauge, "attnd_key_workloads", "key", write_key_workloads, "Its workloads that have not ended.")                        \
-    MANY(gauge, "attnd_key_calls", "key", write_key_calls, "Its requests under way.")                                           \
-    MANY(gauge, "attnd_key_staging_bytes", "key", write_key_staging, "Staging memory that these hold.")                         \
+    MANY(gauge, "attnd_key_sequences", "key", write_key_sequences,                                                               \
+         "Sequences and leases of each key, by its name. Who is not admin sees its own; the management listener shows all.")     \
+    MANY(gauge, "attnd_key_blocks", "key", write_key_blocks, "Blocks charged to it: in its tables, or promised to it.")          \
+    MANY(gauge, "attnd_key_workloads", "key", write_key_workloads, "Its workloads that have not ended.")                         \
+    MANY(gauge, "attnd_key_calls", "key", write_key_calls, "Its requests under way.")                                            \
+    MANY(gauge, "attnd_key_staging_bytes", "key", write_key_staging, "Staging memory that these hold.")                          \
     MANY(counter, "attnd_key_tokens_appended_total", "key", write_key_tokens, "Of attnd_tokens_appended_total, its part.")       \
     MANY(counter, "attnd_key_query_rows_total", "key", write_key_rows, "Of attnd_query_rows_total.")                             \
     MANY(counter, "attnd_key_prompt_tokens_total", "key", write_key_prompts, "Of attnd_prompt_tokens_total.")                    \
@@ -341,8 +341,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_kv_read_bytes_total", STATS->steps.bytes_read, "K and V that steps have read.")                          \
     ONE(gauge, "attnd_roof_bytes_per_second", LOOP->roof.gb_per_s * 1e9,                                                         \
         "Rate at which the pool can be read: the best measured in the last half hour to hour.")                                  \
-    MANY(gauge, "attnd_roof_measured_bytes_per_second", "pass", write_roof,                                                  \
-         "Passes of the latest measurement of it: best, median, worst.")                                                     \
+    MANY(gauge, "attnd_roof_measured_bytes_per_second", "pass", write_roof,                                                      \
+         "Passes of the latest measurement of it: best, median, worst.")                                                         \
     ONE(counter, "attnd_roof_measurements_total", LOOP->roof.measurements, "Measurements of it.")                                \
     ONE(gauge, "attnd_latest_roof_fraction", api_latest_fraction(STATS, LOOP),                                                   \
         "Of the latest steps: time to read their K and V at that rate, over the time they took.")                                \
@@ -351,8 +351,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
                                                                                                                                  \
     ONE(gauge, "attnd_connections", LOOP->connections.open, "Connections of clients that are open.")                             \
     ONE(gauge, "attnd_management_connections", LOOP->managers.open, "Connections to the management listener that are open.")     \
-    MANY(counter, "attnd_connections_accepted_total", "listener", write_accepted,                                            \
-         "Connections accepted, by listener: clients, management.")                                                          \
+    MANY(counter, "attnd_connections_accepted_total", "listener", write_accepted,                                                \
+         "Connections accepted, by listener: clients, management.")                                                              \
     MANY(counter, "attnd_connections_refused_total", "listener", write_refused,                                                  \
          "Of these, refused, since as many as may be were open.")                                                                \
     MANY(counter, "attnd_http_requests_total", "method, route, status", write_requests,                                          \
@@ -378,7 +378,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(gauge, "attnd_journal_stopped", STATS->journal.stopped != NULL,                                                          \
         "1: the journal has ended before the daemon; /stats says why.")                                                      \
                                                                                                                                  \
-    ONE(counter, "attnd_kv_event_blocks_stored_total", STATS->kv_events.stored, "Published blocks that subscribers were told of.")\
+    ONE(counter, "attnd_kv_event_blocks_stored_total", STATS->kv_events.stored, "Published blocks that subscribers were told of.") \
     ONE(counter, "attnd_kv_event_blocks_removed_total", STATS->kv_events.removed, "Of these, told to be no more.")               \
     ONE(counter, "attnd_kv_event_batches_total", STATS->kv_events.batches, "Batches of these that were sent.")                   \
     ONE(counter, "attnd_kv_event_replays_total", STATS->kv_events.replays, "Questions for past batches.")                        \
@@ -392,10 +392,10 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
         "Tensors of bodies that were copied, since they came in chunks or not aligned to 8 bytes.")                              \
     ONE(gauge, "attnd_loop_turn_seconds_max", LOOP->longest_turn_s,                                                              \
         "Longest turn of the loop that serves clients: processor time between two waits.")                                       \
-    ONE(counter, "attnd_log_lines_dropped_total", log_dropped(), "Lines of the log that were dropped, since nobody read it or it could not be written.")    \
+    ONE(counter, "attnd_log_lines_dropped_total", log_dropped(), "Lines of the log that were dropped, since nobody read it or it could not be written.") \
                                                                                                                                  \
     ONE(counter, "process_cpu_seconds_total", f->process->cpu_s, "Processor time of all threads.")                               \
-    ONE(gauge, "process_start_time_seconds", LOOP->started_unix_s, "Unix time of the start.")                                         \
+    ONE(gauge, "process_start_time_seconds", LOOP->started_unix_s, "Unix time of the start.")                                    \
     ONE(gauge, "process_resident_memory_bytes", f->process->resident_bytes, "Resident memory.")                                  \
     ONE(gauge, "process_virtual_memory_bytes", f->process->virtual_bytes, "Address space.")                                      \
     ONE(gauge, "process_open_fds", f->process->open_fds,                                                                         \
