@@ -2,6 +2,7 @@
 /* attnctl.c - drive and look at a daemon from the terminal: the list of commands. */
 #include "clients/commands.h"
 #include "clients/options.h"
+#include "config/config.h"
 #include "config/version.h"
 
 #include <stdio.h>
@@ -46,8 +47,6 @@ static void show_help(void)
          "130 interrupted. NO_COLOR=1: no colours");
 }
 
-enum { NODE_MOST = 8191 }; /* what an id has room for */
-
 int main(int argc, char **argv)
 {
     const char *url = getenv("ATTNCTL_URL");
@@ -78,7 +77,7 @@ int main(int argc, char **argv)
     if (!c.info->offline && !(c.client = http_client_create(c.url, key, c.ca_file)))
         return command_usage("out of memory");
     uint64_t node = 0;
-    if (c.node && !command_read_integer("--node", c.node, 0, NODE_MOST, &node))
+    if (c.node && !command_read_integer("--node", c.node, 0, CONFIG_NODE_MAX, &node))
         return EXIT_USAGE;
     if (c.node && c.client)
         http_client_ask_node(c.client, node);

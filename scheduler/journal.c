@@ -108,6 +108,12 @@ struct journal {
 
 /* ---- the ring -------------------------------------------------------------------------------------- */
 
+static void say_stopped(const char *reason)
+{
+    log_event(LOG_ERROR, "journal_stopped", NULL, "journal.path: %s; nothing more is recorded", reason);
+}
+
+/* Nothing more is recorded. Whether this is why: the first reason counts. */
 static bool set_stopped(struct journal *j, const char *reason)
 {
     const char *none = NULL;
@@ -115,11 +121,11 @@ static bool set_stopped(struct journal *j, const char *reason)
     return atomic_compare_exchange_strong(&j->stopped, &none, reason);
 }
 
-/* Nothing more is recorded, which nobody has asked for. */
+/* Likewise, which nobody has asked for. */
 static void stop(struct journal *j, const char *reason)
 {
     if (set_stopped(j, reason))
-        log_event(LOG_ERROR, "journal_stopped", NULL, "journal.path: %s; nothing more is recorded", reason);
+        say_stopped(reason);
 }
 
 /* Room for an entry in one piece; NULL: there is none, and the journal has stopped. */
@@ -193,8 +199,7 @@ static void *write_journal(void *cookie)
         const char *failure = drain(j), *none = NULL;
         if (failure) {
             atomic_compare_exchange_strong(&j->stopped, &none, failure);
-            log_event(LOG_ERROR, "journal_stopped", NULL, "journal.path: %s; nothing more is recorded",
-                      failure);
+            say_stopped(failure);
             return NULL;
         }
         if (!ends)
@@ -757,20 +762,24 @@ const char *journal_settings(const struct journal *j, struct journal_begin *begi
     return journal_read_begin(&j->next, begin, NULL);
 }
 
-void journal_end(struct journal *j, const char *reason)
+/* With a last record that says why. Whether it is why. */
+static bool end_with(struct journal *j, const char *reason)
 {
     if (!j || j->checks || !j->on)
-        return;
+        return false;
     put(j, JOURNAL_END, reason, (uint32_t)strlen(reason));
-    set_stopped(j, reason);
+    return set_stopped(j, reason);
+}
+
+void journal_end(struct journal *j, const char *reason)
+{
+    (void)end_with(j, reason);
 }
 
 void journal_stop(struct journal *j, const char *reason)
 {
-    if (!j || j->checks || !j->on)
-        return;
-    put(j, JOURNAL_END, reason, (uint32_t)strlen(reason));
-    stop(j, reason);
+    if (end_with(j, reason))
+        say_stopped(reason);
 }
 
 struct journal_state journal_state(const struct journal *j)

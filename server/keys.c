@@ -464,6 +464,12 @@ struct api_key *keys_find(struct keys *keys, const char *text, size_t n)
     return found < keys->count ? keys->list[found] : NULL;
 }
 
+struct api_key *keys_named(struct keys *keys, const char *name)
+{
+    struct api_key *key = find_name(keys, name);
+    return key && !key->gone ? key : NULL;
+}
+
 struct api_key *keys_next(struct keys *keys, unsigned *at)
 {
     return *at < keys->count ? keys->list[(*at)++] : NULL;

@@ -68,6 +68,9 @@ void keys_describe(FILE *out);
 /* keys_find(keys, text, n): the key that a client shows; NULL: there is none. Takes as long whichever it is. */
 struct api_key *keys_find(struct keys *keys, const char *text, size_t n);
 
+/* keys_named(keys, name): the one of that name in the file; NULL: there is none. */
+struct api_key *keys_named(struct keys *keys, const char *name);
+
 /* keys_next(keys, at): all of them, those that are gone too: *at begins with 0; NULL: that was the last. */
 struct api_key *keys_next(struct keys *keys, unsigned *at);
 

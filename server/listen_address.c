@@ -167,7 +167,7 @@ int listen_address_folder(const struct listen_address *address)
     return faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
-int listen_address_is_taken(const struct listen_address *address)
+int listen_address_try(const struct listen_address *address)
 {
     const int one = 1;
     int error = 0;

@@ -43,12 +43,13 @@ MUST_USE int listen_address_parse(const char *text, int fds, struct listen_addre
 
 /* listen_address_clear(path, type): a socket file that nobody listens on any more (sockets of that type) is removed; one that is in use
  * is not touched. listen_address_folder: 0, or an errno where no socket can be made in its folder: libuv says EACCES where that is
- * missing. listen_address_is_taken: 0, or an errno where a TCP address cannot be had now, as it will be asked again when it is bound. listen_address_may_come: whether the folder may be made by the service manager at the start (RuntimeDirectory=, in /run).
+ * missing. listen_address_try: 0, or an errno where a TCP address cannot be bound now; it is given back at once.
+ * listen_address_may_come: whether the folder may be made by the service manager at the start (RuntimeDirectory=, in /run).
  * listen_address_is_same: whether two listeners cannot both have it; port 0 is another one each time.
  * listen_address_has_group: whether this machine has such a group. listen_address_restrict: give a bound unix socket its mode and group; 0 or an errno. */
 void listen_address_clear(const char *path, int type);
 MUST_USE int listen_address_folder(const struct listen_address *address);
-MUST_USE int listen_address_is_taken(const struct listen_address *address);
+MUST_USE int listen_address_try(const struct listen_address *address);
 bool listen_address_may_come(const struct listen_address *address);
 bool listen_address_is_same(const struct listen_address *a, const struct listen_address *b);
 bool listen_address_has_group(const char *name);

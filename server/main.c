@@ -170,7 +170,8 @@ static void print_help(void)
          "  -V, --version      print version and commit, exit\n"
          "  -h, --help         this text\n"
          "\n"
-         "exit codes: 0 done, 1 failed while running, 2 usage, 69 address or backend unusable, 78 "
+         "exit codes: 0 done, 1 failed while running, 2 usage, 69 what cannot be had now (address, GPU, "
+         "memory), 78 "
          "configuration\n"
          "signals:    SIGTERM, SIGINT: end, after drain.lame_duck_s, with drain.deadline_s for the requests "
          "under way; "
@@ -1039,7 +1040,7 @@ static enum exit_code check_address(const struct listen_address *address, bool c
 {
     int error = listen_address_folder(address);
     if (error == 0 && !checks)
-        error = listen_address_is_taken(address);
+        error = listen_address_try(address);
     if (error == 0 || (checks && error == ENOENT && listen_address_may_come(address)))
         return EXIT_OK;
     log_fault("cannot listen on %s: %s (set %s=...)", text, uv_strerror(uv_translate_sys_error(error)), key);

@@ -449,18 +449,14 @@ static void refuse_gone(struct http_exchange *x)
 static bool act_for_owner(struct http_exchange *x, struct daemon_state *daemon, struct request *request)
 {
     const struct answer *answer = answer_of(request);
-    const struct api_key *key = NULL;
-    unsigned at = 0;
     if (!answer->has_owner)
         return true;
     if (!daemon->keys) {
         http_problem(x, ATTND_INVALID, "owner: this daemon has no keys (keys.file)");
         return false;
     }
-    while ((key = keys_next(daemon->keys, &at)) && (key->gone || strcmp(key->name, answer->owner) != 0)) {
-    }
-    if (!answer->owner[0])
-        key = keys_anonymous(daemon->keys);
+    const struct api_key *key =
+        answer->owner[0] ? keys_named(daemon->keys, answer->owner) : keys_anonymous(daemon->keys);
     if (!key) {
         http_problem(x, ATTND_INVALID, "owner: there is no key \"%s\"", answer->owner);
         return false;
