@@ -31,7 +31,7 @@ struct line {
     char bytes[LINE_BYTES_MAX];
 };
 
-/* What a line of no request says besides its message. */
+/* What a line of an event says besides its message. */
 struct event {
     const char *name, *reason;        /* NULL: it has none */
     const struct log_number *numbers; /* likewise */
@@ -298,13 +298,13 @@ static void add_event(struct text *t, const struct event *event)
     add_member(t, "reason", event->reason, MEMBER_BYTES_MAX);
 }
 
-/* The whole line, of a request or of an event; the other is NULL. */
+/* The whole line, of a request, of an event, or of both; NULL: it is of none. */
 static void make_line(struct text *t, enum log_level level, const struct log_about *about,
                       const struct event *event, const char *message)
 {
     char id[MEMBER_BYTES_MAX];
-    const char *request = about ? id : NULL;
-    if (about)
+    const char *request = about && about->id ? id : NULL;
+    if (request)
         snprintf(id, sizeof id, "%s", about->id);
     static const char priorities[] = "3467"; /* syslog's, by level */
     const char *name = log_level_names[level];
@@ -351,8 +351,9 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
     t->bytes[t->n++] = '\n'; /* add() left room for it */
 }
 
-static void __attribute__((format(printf, 3, 0)))
-say(enum log_level level, const struct event *event, const char *format, va_list args)
+static void __attribute__((format(printf, 4, 0)))
+say(enum log_level level, const struct log_about *about, const struct event *event, const char *format,
+    va_list args)
 {
     char message[LINE_BYTES_MAX];
     struct text text;
@@ -364,7 +365,7 @@ say(enum log_level level, const struct event *event, const char *format, va_list
             all.sink(level, message, all.cookie);
         return;
     }
-    make_line(&text, level, NULL, event, message);
+    make_line(&text, level, about, event, message);
     emit(text.bytes, text.n);
 }
 
@@ -372,7 +373,7 @@ void log_line(enum log_level level, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    say(level, &(struct event){0}, format, args);
+    say(level, NULL, &(struct event){0}, format, args);
     va_end(args);
 }
 
@@ -381,7 +382,16 @@ void log_event(enum log_level level, const char *event, const struct log_number 
 {
     va_list args;
     va_start(args, format);
-    say(level, &(struct event){.name = event, .numbers = numbers}, format, args);
+    say(level, NULL, &(struct event){.name = event, .numbers = numbers}, format, args);
+    va_end(args);
+}
+
+void log_event_of(enum log_level level, const char *event, const struct log_about *about,
+                  const struct log_number *numbers, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    say(level, about, &(struct event){.name = event, .numbers = numbers}, format, args);
     va_end(args);
 }
 
@@ -407,7 +417,7 @@ void log_end(enum log_level level, int exit_code, const char *reason, const char
 {
     va_list args;
     va_start(args, format);
-    say(level,
+    say(level, NULL,
         &(struct event){
             .name = "stopped", .reason = reason, .numbers = LOG_NUMBERS({"exit_code", exit_code})},
         format, args);

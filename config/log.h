@@ -44,19 +44,7 @@ struct log_number {
 };
 #define LOG_NUMBERS(...) ((const struct log_number[]){__VA_ARGS__, {NULL, 0}})
 
-/* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes, as do names of
- * `numbers`; NULL: it has none. */
-void log_event(enum log_level level, const char *event, const struct log_number *numbers, const char *format,
-               ...) __attribute__((format(printf, 4, 5)));
-
-/* log_fault: why the daemon does not start: the event "not_started", at error; in text "attnd: " and why, or the priority. */
-void log_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* log_end: the last line: the event "stopped", with the exit code and why. */
-void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-/* What a line of a request is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id.
+/* What a line of a request or a key is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id.
  * NULL and 0 are left out. */
 struct log_about {
     const char *id, *method, *path, *route, *client, *key, *code;
@@ -65,6 +53,23 @@ struct log_about {
     double ms;      /* since its head was there */
     uint64_t bytes; /* of the answer's body */
 };
+
+/* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes, as do names of
+ * `numbers`; NULL: it has none. */
+void log_event(enum log_level level, const char *event, const struct log_number *numbers, const char *format,
+               ...) __attribute__((format(printf, 4, 5)));
+
+/* log_event_of: likewise, of a request, of a key, or of both: what `about` has is a member, too. */
+void log_event_of(enum log_level level, const char *event, const struct log_about *about,
+                  const struct log_number *numbers, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+
+/* log_fault: why the daemon does not start: the event "not_started", at error; in text "attnd: " and why, or the priority. */
+void log_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* log_end: the last line: the event "stopped", with the exit code and why. */
+void log_end(enum log_level level, int exit_code, const char *reason, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* log_wants: whether lines of a level are written at all, for who would make one at some cost. */
 bool log_wants(enum log_level level);

@@ -424,7 +424,7 @@ bool journal_request(struct journal_wire *w, const struct config *config)
         VALUE(w, r->steps.limit);
         break;
     case REQUEST_FORGET:
-        VALUE(w, r->forget);
+        VALUE(w, r->forget.row);
         break;
     case REQUEST_WORKLOAD_START:
     case REQUEST_WORKLOAD:

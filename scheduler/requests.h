@@ -23,6 +23,7 @@
 #include "scheduler/swap_cache.h"
 #include "scheduler/tenant_calls.h"
 #include "scheduler/waiting.h"
+#include "scheduler/workload.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -561,6 +562,7 @@ struct request_check {
 struct request_forget {
     uint32_t row;      /* looked at next */
     uint64_t workload; /* out: one of the key that has to be cancelled first; 0: none */
+    uint32_t removed;  /* out: by this asking */
     bool done;         /* out */
 };
 
@@ -570,7 +572,7 @@ struct request_trim {
 
 struct request_workload {
     struct workload *workload;       /* to start, handed over */
-    bool drains;                     /* of a cancel: the daemon ends, and nobody asked for it */
+    enum workload_reason reason;     /* of a cancel: why, if nobody asked for it */
     bool waits;                      /* for its next news, a quarter of a second or so */
     bool takes_outputs;              /* those that are kept, as many as fit an answer */
     struct workload_report *report;  /* out; [count] of WORKLOADS, newest first */

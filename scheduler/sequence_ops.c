@@ -435,6 +435,7 @@ int sequence_ops_forget(struct engine_state *state, struct request *request)
         remove_sequence(state, forget->row, HISTORY_KEY);
         removed++;
     }
+    forget->removed = removed;
     forget->done = forget->workload == 0 && forget->row == rows;
     return 0;
 }

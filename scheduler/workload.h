@@ -34,6 +34,7 @@ enum {
     WORKLOAD_VERIFY_MAX = 4096,
     WORKLOAD_TABLE_MAX = 4096, /* rows */
     WORKLOAD_OWNER_BYTES = 64,
+    WORKLOAD_REQUEST_BYTES = 129, /* as REQUEST_NAME_BYTES */
     WORKLOAD_REASON_BYTES = 256
 };
 
@@ -95,6 +96,8 @@ enum workload_state { WORKLOAD_RUNNING, WORKLOAD_VERIFYING, WORKLOAD_FINISHED, W
 #define WORKLOAD_REASON_MAP(XX)                                                                              \
     XX(NO_REASON, NULL, "")                                                                                  \
     XX(BY_REQUEST, "request", ", by request")                                                                \
+    XX(BY_CLIENT, "client", ", since its client went away")                                                  \
+    XX(BY_KEY, "key", ", since its key is no more")                                                          \
     XX(BY_DEADLINE, "deadline", ", since its time is over")                                                  \
     XX(BY_DRAIN, "drain", ", since the daemon ends")                                                         \
     XX(BY_FAILURE, "failure", ", by a failure of the backend")
@@ -165,13 +168,14 @@ struct workload {
     double latest_s;    /* arrival so far */
 
     /* workload_run.c's own */
-    uint64_t key;                /* to which it belongs; 0: none */
-    struct tenant_quotas quotas; /* of the key */
-    struct tenant_calls *use;    /* likewise (requests.h) */
-    bool held_back;              /* by them, or its client, who does not read, from admitting more */
-    struct wait_note wait;       /* why the first one that waits does */
-    double wait_s;               /* and since when */
-    uint32_t *waiting;           /* heap of ordinals */
+    char request[WORKLOAD_REQUEST_BYTES]; /* the id of the request that began it, for the log */
+    uint64_t key;                         /* to which it belongs; 0: none */
+    struct tenant_quotas quotas;          /* of the key */
+    struct tenant_calls *use;             /* likewise (requests.h) */
+    bool held_back;                       /* by them, or its client, who does not read, from admitting more */
+    struct wait_note wait;                /* why the first one that waits does */
+    double wait_s;                        /* and since when */
+    uint32_t *waiting;                    /* heap of ordinals */
     uint32_t waiting_count, next_arrival;
     uint32_t root; /* of the prefix index */
     bool has_account;

@@ -1338,6 +1338,13 @@ static void fork_running(struct workload_run *d, uint32_t i, double now)
     charge_key(d, w, parent, d->running[i].row); /* they count for themselves now */
 }
 
+/* By whom it was begun, for the log. */
+static struct log_about about_workload(const struct workload *w)
+{
+    return (struct log_about){.id = w->request[0] ? w->request : NULL,
+                              .key = w->report.owner[0] ? w->report.owner : NULL};
+}
+
 /* Tell the log how a workload has ended; `cut`: with the daemon. */
 static void log_ended(const struct workload *w, const char *how, bool cut)
 {
@@ -1348,13 +1355,14 @@ static void log_ended(const struct workload *w, const char *how, bool cut)
     };
     const struct workload_report *r = &w->report;
     cut |= r->reason == WORKLOAD_BY_DRAIN || r->reason == WORKLOAD_BY_FAILURE;
-    log_event(cut ? LOG_WARNING : LOG_INFO, "workload_ended",
-              LOG_NUMBERS({"workload", (double)r->id}, {"ms", r->wall_s * 1e3}, {"sequences", r->finished},
-                          {"of", r->sequences}, {"tokens", (double)r->tokens_done},
-                          {"of_tokens", (double)r->tokens}),
-              "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
-              (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
-              (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
+    const struct log_about about = about_workload(w);
+    log_event_of(cut ? LOG_WARNING : LOG_INFO, "workload_ended", &about,
+                 LOG_NUMBERS({"workload", (double)r->id}, {"ms", r->wall_s * 1e3}, {"sequences", r->finished},
+                             {"of", r->sequences}, {"tokens", (double)r->tokens_done},
+                             {"of_tokens", (double)r->tokens}),
+                 "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
+                 (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
+                 (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
 }
 
 /* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
@@ -1801,12 +1809,14 @@ int workload_run_start(struct engine_state *state, struct request *request)
     w->has_account = true;
     tenants_add(sequences_tenants(state->sequences), w->key, 0, 1, 0);
     w->started_s = w->watched_s = d->o.state->now_s;
-    log_event(LOG_INFO, "workload_begun",
-              LOG_NUMBERS({"workload", (double)w->report.id}, {"sequences", w->report.sequences},
-                          {"tokens", (double)w->report.tokens}),
-              "workload %llu begins%s%s: %u sequences, %llu tokens", (unsigned long long)w->report.id,
-              w->report.owner[0] ? ", of the key " : "", w->report.owner, w->report.sequences,
-              (unsigned long long)w->report.tokens);
+    snprintf(w->request, sizeof w->request, "%s", request->name);
+    const struct log_about about = about_workload(w);
+    log_event_of(LOG_INFO, "workload_begun", &about,
+                 LOG_NUMBERS({"workload", (double)w->report.id}, {"sequences", w->report.sequences},
+                             {"tokens", (double)w->report.tokens}),
+                 "workload %llu begins%s%s: %u sequences, %llu tokens", (unsigned long long)w->report.id,
+                 w->report.owner[0] ? ", of the key " : "", w->report.owner, w->report.sequences,
+                 (unsigned long long)w->report.tokens);
     d->changed = true;
     tell(d, w, request);
     return 0;
@@ -1868,7 +1878,7 @@ static bool cancel_workload(struct workload_run *d, struct workload *w, enum wor
 {
     if (w->kept)
         workload_outputs_drop(w->kept);
-    if (reason == WORKLOAD_BY_REQUEST || reason == WORKLOAD_BY_DRAIN)
+    if (reason != WORKLOAD_BY_DEADLINE && reason != WORKLOAD_BY_FAILURE)
         w->awaited = false;
     if (w->ends && w->ends_as == WORKLOAD_VERIFYING) {
         w->ends_as = WORKLOAD_CANCELLED;
@@ -1898,7 +1908,7 @@ static bool make_cancels(struct workload_run *d)
         return true;
     }
     w = find_workload(d, request);
-    enum workload_reason reason = request->workload.drains ? WORKLOAD_BY_DRAIN : WORKLOAD_BY_REQUEST;
+    enum workload_reason reason = request->workload.reason ? request->workload.reason : WORKLOAD_BY_REQUEST;
     if (w && !cancel_workload(d, w, reason, false))
         return true;
     (void)request_list_take(&d->cancels);

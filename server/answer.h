@@ -70,7 +70,10 @@ struct answer {
 
     struct registered *registered; /* of a client with registered memory: it is delivered there */
 
-    bool forgets;  /* it removes what belonged to a key */
+    const struct api_key *forgets; /* it removes what belonged to it; NULL: it does not */
+    uint32_t removed_sequences;    /* leases, too: so far */
+    uint32_t removed_workloads;    /* likewise */
+
     bool events;   /* of a stream: server-sent events, else lines */
     double said_s; /* when something was written to it last */
     bool streams;  /* it goes on until the workload ends, a line a report */

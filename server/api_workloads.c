@@ -280,7 +280,8 @@ static const struct api_schema schemas[] = {
      "at?:uint(1..) count?:uint(1..1000)} table?:uint(0..4096)}"},
     {"Percentiles", "{p50:number p90:number p99:number}"},
     {"Workload",
-     "{id:uint state:(running|verifying|finished|cancelled) reason:(request|deadline|drain|failure)? "
+     "{id:uint state:(running|verifying|finished|cancelled) "
+     "reason:(request|client|key|deadline|drain|failure)? "
      "owner:text? "
      "deadline_s:number expires_in_s:number? wall_s:number sharing:(auto|on|off) requests:uint "
      "sequences:{total:uint waiting:uint running:uint finished:uint} arrivals:{left:uint next_s:number?} "

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert(KEY_DIGEST_BYTES == SHA256_DIGEST_LENGTH, "digests are SHA-256");
@@ -355,6 +356,13 @@ static struct api_key *find_name(const struct keys *keys, const char *name)
 /* What a key may do from now on; what it has in use stays. */
 static void renew(struct api_key *k, const struct api_key *from)
 {
+    double used_s[KEY_DIGESTS_MAX] = {0};
+    for (unsigned i = 0; i < from->digest_count * k->digest_count; i++) {
+        unsigned to = i / k->digest_count, of = i % k->digest_count;
+        if (memcmp(from->digests[to], k->digests[of], KEY_DIGEST_BYTES) == 0)
+            used_s[to] = k->used_s[of];
+    }
+    memcpy(k->used_s, used_s, sizeof used_s);
     memcpy(k->digests, from->digests, sizeof k->digests);
     k->digest_count = from->digest_count;
     k->scopes = from->scopes;
@@ -452,16 +460,20 @@ static unsigned equal_mask(const uint8_t *a, const uint8_t *b)
 struct api_key *keys_find(struct keys *keys, const char *text, size_t n)
 {
     uint8_t digest[KEY_DIGEST_BYTES];
-    unsigned found = keys->count;
+    unsigned found = keys->count, opened = 0;
     digest_of(text, n, digest);
     for (unsigned i = 0; i < keys->count; i++) {
         const struct api_key *k = keys->list[i];
         for (unsigned j = 0; j < k->digest_count; j++) {
             unsigned mask = equal_mask(digest, k->digests[j]) * 0x01010101U & (k->gone - 1U);
             found = (found & ~mask) | (i & mask);
+            opened = (opened & ~mask) | (j & mask);
         }
     }
-    return found < keys->count ? keys->list[found] : NULL;
+    if (found == keys->count)
+        return NULL;
+    keys->list[found]->used_s[opened] = (double)time(NULL);
+    return keys->list[found];
 }
 
 struct api_key *keys_named(struct keys *keys, const char *name)

@@ -39,8 +39,9 @@ struct api_key {
     char name[KEY_NAME_BYTES];
     uint8_t digests[KEY_DIGESTS_MAX][KEY_DIGEST_BYTES]; /* [digest_count] each opens */
     unsigned digest_count;
-    unsigned scopes; /* enum config_scope; those that one includes, too */
-    uint32_t weight; /* of its part of the time when there is not enough */
+    double used_s[KEY_DIGESTS_MAX]; /* Unix time when each was shown last; 0: not since the start */
+    unsigned scopes;                /* enum config_scope; those that one includes, too */
+    uint32_t weight;                /* of its part of the time when there is not enough */
     struct key_quotas quotas;
     bool gone;  /* from the file */
     bool ended; /* then: what it had under way has been told; the reader's */

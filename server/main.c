@@ -476,8 +476,8 @@ static void reload_keys(struct daemon *d)
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
         if (!key->gone || key->ended)
             continue;
-        log_event(LOG_WARNING, "key_ended", NULL, "the key \"%s\" is no more: what belongs to it ends",
-                  key->name);
+        log_event_of(LOG_WARNING, "key_ended", &(struct log_about){.key = key->name}, NULL,
+                     "the key \"%s\" is no more: what belongs to it ends", key->name);
         routes_end_key(&d->state, key);
         ended++;
     }

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { METRICS_DIGEST_BYTES = 9 };
+
 /* What the loop knows of a key, when it is asked. */
 struct metrics_key {
     char name[KEY_NAME_BYTES];
@@ -28,6 +30,9 @@ struct metrics_key {
     uint64_t staging_bytes;
     uint64_t problems;
     struct work_done done;
+    unsigned digest_count;
+    double used_s[KEY_DIGESTS_MAX];
+    char digests[KEY_DIGESTS_MAX][METRICS_DIGEST_BYTES]; /* their first digits */
 };
 
 /* What the table's expressions are of. */
@@ -133,6 +138,19 @@ OF_KEYS(write_key_prompts, f->keys[i].done.prompt_tokens)
 OF_KEYS(write_key_cached, f->keys[i].done.cached_tokens)
 OF_KEYS(write_key_problems, f->keys[i].problems)
 #undef OF_KEYS
+
+static void write_key_used(struct json_writer *w, const char *name, const struct figures *f)
+{
+    char text[KEY_NAME_BYTES + 128];
+    for (uint32_t i = 0; i < f->tenant_count; i++) {
+        const struct metrics_key *key = &f->keys[i];
+        for (unsigned j = 0; j < key->digest_count; j++) {
+            snprintf(text, sizeof text, "%s{key=\"%s\",digest=\"%s\"}", name, key->name, key->digests[j]);
+            json_raw(w, text);
+            write_value(w, key->used_s[j]);
+        }
+    }
+}
 
 static void write_roof(struct json_writer *w, const char *name, const struct figures *f)
 {
@@ -324,6 +342,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     MANY(counter, "attnd_key_prompt_tokens_total", "key", write_key_prompts, "Of attnd_prompt_tokens_total.")                    \
     MANY(counter, "attnd_key_prompt_tokens_cached_total", "key", write_key_cached, "Of attnd_prompt_tokens_cached_total.")       \
     MANY(counter, "attnd_key_problems_total", "key", write_key_problems, "Of attnd_problems_total.")                             \
+    MANY(gauge, "attnd_key_used_timestamp_seconds", "key, digest", write_key_used,                                               \
+         "Unix time when a client showed it last; 0: not since the start. A key of several digests has a sample of each.")       \
                                                                                                                                  \
     ONE(gauge, "attnd_host_blocks", TABLES->host_blocks, "Blocks to swap to, of host memory or the file.")                       \
     ONE(gauge, "attnd_host_blocks_free", TABLES->host_free, "Of these, free.")                                                   \
@@ -468,6 +488,13 @@ int metrics_parse(struct http_exchange *x, struct request *request, const struct
         shown[count].staging_bytes = atomic_load(&key->use.staging_bytes);
         shown[count].problems = atomic_load(&key->use.problems);
         shown[count].done = work_tally_read(&key->use.done);
+        shown[count].digest_count = key->digest_count;
+        for (unsigned i = 0; i < key->digest_count; i++) {
+            const uint8_t *digest = key->digests[i];
+            shown[count].used_s[i] = key->used_s[i];
+            snprintf(shown[count].digests[i], METRICS_DIGEST_BYTES, "%02x%02x%02x%02x", digest[0], digest[1],
+                     digest[2], digest[3]);
+        }
         tenants[count++] = (struct request_tenant){.key = key->id};
     }
     answer->metrics_keys = shown;

@@ -706,23 +706,52 @@ static void undo(struct daemon_state *daemon, struct request *request, const str
     engine_submit(daemon->engine, request);
 }
 
+/* All that belonged to a key has been removed. */
+static void log_removed(const struct answer *answer)
+{
+    uint32_t sequences = answer->removed_sequences, workloads = answer->removed_workloads;
+    log_event_of(LOG_WARNING, "key_removed", &(struct log_about){.key = answer->forgets->name},
+                 LOG_NUMBERS({"sequences", sequences}, {"workloads", workloads}),
+                 "what belonged to the key \"%s\" is removed: %u sequence%s and lease%s, %u workload%s",
+                 answer->forgets->name, sequences, sequences == 1 ? "" : "s", sequences == 1 ? "" : "s",
+                 workloads, workloads == 1 ? "" : "s");
+}
+
 /* Ask the engine to go on removing what belonged to a key, if that is what was asked; false: it is not, or it
  * is done. A workload is cancelled first. */
 static bool forget_on(struct daemon_state *daemon, struct request *request)
 {
     struct request_forget forget = request->forget;
+    struct answer *answer = answer_of(request);
     uint64_t key = request->key;
-    bool cancelled = request->kind == REQUEST_WORKLOAD_CANCEL && answer_of(request)->forgets;
-    if (cancelled)
-        forget = (struct request_forget){0};
-    else if (request->kind != REQUEST_FORGET || forget.done)
+    if (!answer->forgets)
         return false;
+    if (request->kind == REQUEST_WORKLOAD_CANCEL) {
+        answer->removed_workloads += request->status == 0;
+        forget = (struct request_forget){0};
+    } else {
+        answer->removed_sequences += forget.removed;
+    }
+    if (forget.done) {
+        log_removed(answer);
+        return false;
+    }
     engine_reuse(request, forget.workload ? REQUEST_WORKLOAD_CANCEL : REQUEST_FORGET, forget.workload);
     request->key = key;
-    if (!forget.workload)
+    if (forget.workload)
+        request->workload.reason = WORKLOAD_BY_KEY;
+    else
         request->forget = forget;
     engine_submit(daemon->engine, request);
     return true;
+}
+
+/* Why a workload ends with the stream in which it was told. */
+static enum workload_reason end_of_stream(const struct daemon_state *daemon, const struct answer *answer)
+{
+    return daemon->overdue                    ? WORKLOAD_BY_DRAIN
+           : answer->key && answer->key->gone ? WORKLOAD_BY_KEY
+                                              : WORKLOAD_BY_CLIENT;
 }
 
 /* Nobody waits for a request's answer any more: what it has made is undone; the workload that was to end with
@@ -742,7 +771,7 @@ static void drop_request(struct daemon_state *daemon, struct request *request)
     }
     engine_reuse(request, REQUEST_WORKLOAD_CANCEL, request->workload.report->id);
     request->sees_all = true;
-    request->workload.drains = daemon->overdue;
+    request->workload.reason = end_of_stream(daemon, answer_of(request));
     engine_submit(daemon->engine, request);
 }
 
@@ -776,13 +805,21 @@ static enum log_level level_of_answered(const struct http_exchange *x, const str
     return wanted ? LOG_INFO : LOG_DEBUG;
 }
 
+/* Whether an exchange is a workload that ends with its client. */
+static bool has_streamed_workload(const struct http_exchange *x)
+{
+    return x->pending && answer_of(x->pending)->cancels;
+}
+
 static void log_answered(const struct http_exchange *x, const struct config *config, uint64_t took_ns)
 {
-    enum log_level level = level_of_answered(x, config, took_ns);
+    /* The end of the daemon has cut a workload: its client was told, and has its report. */
+    enum log_level level = x->cut ? LOG_WARNING : level_of_answered(x, config, took_ns);
     char whose[HTTP_WHOSE_BYTES];
     if (!log_wants(level))
         return;
-    const struct log_about about = http_log_about(x, took_ns);
+    struct log_about about = http_log_about(x, took_ns);
+    about.code = x->cut ? "cut" : NULL;
     log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d after %.3f ms", x->head.method_name,
                 (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status, about.ms);
 }
@@ -805,7 +842,7 @@ void routes_answered(struct http_exchange *x, void *cookie)
 }
 
 /* One that ends without its answer has a line, too: 499 is what proxies call a client that did not wait. A stream is mostly
- * ended by its client. */
+ * ended by its client, but with that of a workload, the workload ends, too. */
 void routes_unanswered(struct http_exchange *x, enum http_end why, enum http_stage stage, void *cookie)
 {
     static const struct {
@@ -820,7 +857,7 @@ void routes_unanswered(struct http_exchange *x, enum http_end why, enum http_sta
                                          [HTTP_STREAMING] = "amid its stream"};
     struct daemon_state *daemon = cookie;
     uint64_t took_ns = uv_hrtime() - x->begun_ns;
-    bool left_stream = why == HTTP_CLIENT_GONE && stage == HTTP_STREAMING;
+    bool left_stream = why == HTTP_CLIENT_GONE && stage == HTTP_STREAMING && !has_streamed_workload(x);
     enum log_level level = why != HTTP_CLIENT_GONE ? LOG_WARNING
                            : left_stream           ? level_of_answered(x, daemon->config, took_ns)
                                                    : LOG_INFO;
@@ -894,7 +931,7 @@ void routes_proceed(struct http_exchange *x, void *cookie)
     }
     bool streamed = answer_of(request)->cancels, cancel = streamed && daemon->overdue;
     engine_reuse(request, cancel ? REQUEST_WORKLOAD_CANCEL : REQUEST_WORKLOAD, request->workload.report->id);
-    request->workload.drains = cancel;
+    request->workload.reason = cancel ? WORKLOAD_BY_DRAIN : WORKLOAD_NO_REASON;
     request->workload.waits = streamed || !daemon->draining;
     request->workload.takes_outputs = streamed;
     identify(request, x);
@@ -994,10 +1031,12 @@ static void send_answer(struct daemon_state *daemon, struct request *request)
 {
     struct answer *answer = answer_of(request);
     struct http_exchange *x = answer->x;
+    x->pending = request;
     x->more = answer->streams && request->status == 0 && goes_on(daemon, request);
+    x->cut = has_streamed_workload(x) && request->status == 0 &&
+             request->workload.report->reason == WORKLOAD_BY_DRAIN;
     if (answer->streams && request->status == 0)
         x->content_type = answer->events ? "text/event-stream" : "application/x-ndjson";
-    x->pending = request;
     if (!x->more && x->tail_count == 0 && !made_by(request)) { /* else it is wanted until that is sent */
         x->pending = NULL;
         release_request(daemon, request);
@@ -1183,7 +1222,7 @@ void routes_end_key(struct daemon_state *daemon, struct api_key *key)
                  key->name);
         return;
     }
-    *answer_of(request) = (struct answer){.forgets = true};
+    *answer_of(request) = (struct answer){.forgets = key};
     request->kind = REQUEST_FORGET;
     request->key = key->id;
     engine_submit(daemon->engine, request);

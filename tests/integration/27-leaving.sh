@@ -128,4 +128,14 @@ curl -s -N "$URL/v1/events" | head -c 1 >/dev/null
 eventually has_lines client_gone 1
 expect 'a stream is ended by its client: that is no 499' '["info","GET","/v1/events",200]' "$(lines client_gone)"
 stop_daemon
+# ---- a streamed workload ends with its client (bug: it was cancelled "by request", and the request's line was at debug)
+start_daemon --config config/tiny.jsonc --set log.format=json
+curl -s -N -H 'X-Request-Id: whose' -H 'Accept: application/x-ndjson' --json '{"trace":[{"arrival_s":5000,"prompt":4,"decode":2}]}' "$URL/v1/workloads" | head -c 1 >/dev/null
+eventually has_lines client_gone 1
+expect 'the request has a line' '["info","POST","/v1/workloads",200]' "$(lines client_gone)"
+eventually has_logged 'workload 1 was cancelled'
+expect 'both of the workload say whose request it was' 'workload_begun workload_ended' "$(jq -r 'select(.request == "whose" and .event).event' "$WORK/log" | paste -sd' ')"
+expect 'and why it has ended' 'client since its client went away' \
+    "$(curl -s "$URL/v1/workloads/1" | jq -r .reason) $(jq -r 'select(.event == "workload_ended").msg' "$WORK/log" | grep -o 'since [^:]*')"
+stop_daemon
 finish

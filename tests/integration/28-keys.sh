@@ -51,7 +51,8 @@ expect 'anonymous clients where there are no keys' 78 "$(fails --set 'listen={"a
 expect 'a listener with a member that is none' 1 "$(fails --set 'listen={"address":"127.0.0.1:0","x":1}' | grep -c 'x: no such member; there are address')"
 
 # ---- scopes
-start_daemon --config config/tiny.jsonc --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000 \
+logged() { jq -r "$@" "$WORK/log"; } # each of its lines is JSON
+start_daemon --config config/tiny.jsonc --set log.format=json --set "keys.file=$WORK/keys" --set scheduler.batch_window_us=600000000 \
     --set "listen=[\"127.0.0.1:0\",{\"address\":\"unix:$WORK/s\",\"mode\":\"0660\",\"anonymous\":\"read\"},{\"address\":\"unix:$WORK/p\",\"proxy_protocol\":true}]" \
     --set "management.listen=unix:$WORK/m" --set limits.unknown_connections=4
 expect 'probes need none' '200 200' "$(code curl -s "$URL/livez") $(code curl -s "$URL/readyz")"
@@ -74,13 +75,13 @@ is_told() { # the log has 20 lines of a kind a second
     has_logged none-in-the-log
 }
 eventually is_told
-expect 'a key that is none is unknown in the log' 'from 127.0.0.1, unknown key: 401 unauthorized: there is no such key' "$(sed -n 's/.*refused GET .stats \(.*\) (request none-in-the-log)/\1/p' "$WORK/log" | head -n 1 | sed "s,;.*,,")"
+expect 'a key that is none is unknown in the log' 'from 127.0.0.1, unknown key: 401 unauthorized: there is no such key' "$(logged 'select(.request == "none-in-the-log").msg' | head -n 1 | sed 's,refused GET /stats ,,; s,;.*,,')"
 is_told_too() {
     curl -s -o /dev/null -H 'X-Request-Id: no-key-in-the-log' "$URL/stats"
     has_logged no-key-in-the-log
 }
 eventually is_told_too
-expect 'and none is no key' 'from 127.0.0.1, no key: 401 unauthorized: this needs a key' "$(sed -n 's/.*refused GET .stats \(.*\): Auth.* (request no-key-in-the-log)/\1/p' "$WORK/log" | head -n 1)"
+expect 'and none is no key' 'from 127.0.0.1, no key: 401 unauthorized: this needs a key' "$(logged 'select(.request == "no-key-in-the-log").msg' | head -n 1 | sed 's,refused GET /stats ,,; s,: Auth.*,,')"
 expect 'a key that is none' '401 unauthorized there is no such key' "$(curl -s -H 'Authorization: Bearer attnd_x' "$URL/stats" | problem)"
 expect 'another scheme' 401 "$(code curl -s -u user:password "$URL/stats")"
 expect 'two keys' 400 "$(code curl -s -H 'Authorization: Bearer a' -H 'Authorization: Bearer b' "$URL/stats")"
@@ -290,7 +291,10 @@ expect 'it is none' '401 unauthorized there is no such key' "$(as bob "$URL/stat
 owns_all() { [ "$(as root "$URL/v1/sequences?limit=1000" | jq '[.items[].id] | length')" = "$(as ann "$URL/v1/sequences?limit=1000" | jq '[.items[].id] | length')" ]; }
 expect 'its sequences are removed' 0 "$(eventually owns_all; echo $?)"
 has_ended() { [ "$(as root "$URL/v1/workloads/$id" | jq -r .state)" = cancelled ]; }
-expect 'and its workload' 0 "$(eventually has_ended; echo $?)"
+expect 'and its workload, which says why' '0 key' "$(eventually has_ended; echo "$? $(as root "$URL/v1/workloads/$id" | jq -r .reason)")"
+eventually has_logged key_removed
+expect 'the log says how much that was, and of whom (bug: the name was in the sentence only)' '["bob",null,null] ["bob",2,1]' \
+    "$(logged -c 'select(.key == "bob" and (.event | tostring | startswith("key_"))) | [.key, .sequences, .workloads]' | paste -sd' ')"
 echo '{"keys": [' >"$WORK/keys"
 kill -HUP "$DAEMON"
 eventually has_logged 'the keys stay as they are'
@@ -313,11 +317,16 @@ jq -r .key <<<"$made" >"$WORK/ann-too"
 old=${entries[0]}
 entries[0]=$(jq -c --argjson made "$made" '.sha256 = [.sha256, $made.entry.sha256]' <<<"$old")
 reload
+digest_of() { printf '%s' "$1" | sha256sum | cut -c1-8; }
+used() { as root "$URL/metrics" | sed -n "s/^attnd_key_used_timestamp_seconds{key=\"ann\",digest=\"\(.*\)\"} /\1 /p"; } # each: digest, when
+is_used() { used | awk -v digest="$(digest_of "$(cat "$WORK/$1")")" '$1 == digest { print ($2 > 1.7e9) }'; }
+expect 'metrics say which secrets of a key are used (bug: nobody knew whether the old one still was)' '2 1 0' "$(used | wc -l) $(is_used ann) $(is_used ann-too)"
 expect 'two secrets open' "$had $had" "$(owned ann) $(owned ann-too)"
+expect 'then both are' '1 1' "$(is_used ann) $(is_used ann-too)"
 entries[0]=$(jq -c .entry <<<"$made")
 reload
 expect 'then the new one alone' "$had 401" "$(owned ann-too) $(code as ann "$URL/stats")"
-expect 'nobody has lost anything' 0 "$(grep -c 'the key "ann" is no more' "$WORK/log")"
+expect 'nobody has lost anything' 0 "$(logged -c 'select(.key == "ann" and (.event | tostring | startswith("key_")))' | wc -l)"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 

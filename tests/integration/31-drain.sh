@@ -60,9 +60,9 @@ expect 'and its report says why it ended, and how far it was' '["cancelled","dra
 eventually has_logged 'workload 1 was cancelled'
 expect 'the last line says how it ended' "warning stopped: exit code 1, the drain's deadline cut what was under way" "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
 expect 'so does the log' "the drain's deadline passed: 1 streamed workload is cancelled,workload 1 was cancelled since the daemon ends: 1 of 2 sequences, 2 of 4 tokens" \
-    "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline passed.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/' | paste -sd,)"
+    "$(sed -n 's/^attnd: [^ ]* [a-z]* \(.*drain.s deadline passed.*\|workload 1 was.*\)/\1/p' "$WORK/log" | sed 's/ after [0-9.]* s,/,/; s/cancelled, since/cancelled since/; s/ (request [0-9a-f]*)$//' | paste -sd,)"
 # Bug: attnctl said "2 of 2 requests" of such.
-start_daemon --config config/tiny.jsonc --set drain.deadline_s=1
+start_daemon --config config/tiny.jsonc --set drain.deadline_s=1 --set log.format=json
 echo '{"trace":[{"prompt":4,"decode":2},{"arrival_s":5000,"prompt":4,"decode":2}]}' >"$WORK/trace.json"
 "$(dirname "$ATTND")/attnctl" --url "$URL" run "$WORK/trace.json" >"$WORK/summary" 2>/dev/null &
 streaming=$!
@@ -71,6 +71,8 @@ eventually has_finished_one
 stop_daemon
 wait $streaming
 expect 'attnctl run fails then' 1 $?
+expect 'the request has a line, a warning, though it was answered (bug: at debug)' '["warning","POST","/v1/workloads",200]' \
+    "$(jq -c 'select(.code == "cut") | [.level, .method, .route, .status]' "$WORK/log")"
 expect 'and says how many have finished' '1 of 2 finished; they are of 2 requests, 0 forks' "$(sed -n 's/^  sequences  *//p' "$WORK/summary")"
 start_daemon --config config/tiny.jsonc --set drain.deadline_s=3600
 rm "$WORK/stream"
@@ -91,6 +93,6 @@ stop_daemon
 expect 'a workload in the background does not hold the end' 0 $?
 expect 'the last line is that it has stopped' 'info stopped: exit code 0, asked to end' "$(tail -n 1 "$WORK/log" | sed 's/^attnd: [^ ]* \([^;]*\);.*/\1/')"
 expect 'its begin and its end are logged' 'info workload 1 begins: 2 sequences, 6 tokens,warning workload 1 is cut off by the end of the daemon' \
-    "$(logged '[a-z]*' | grep '^[a-z]* workload' | sed 's/ after .*//' | paste -sd,)"
+    "$(logged '[a-z]*' | grep '^[a-z]* workload' | sed 's/ after .*//; s/ (request [0-9a-f]*)$//' | paste -sd,)"
 expect 'and, where that is wanted, each request once' 'debug POST /v1/workloads from 127.0.0.1: 202,info refused GET /v1/sequences/77 from 127.0.0.1: 404' "$(logged '\(debug\|info\)' | grep sequences/77 -B1 | sed 's/ after .*//; s/ not_found.*//' | tail -3 | paste -sd,)"
 finish

@@ -18,7 +18,7 @@ expect 'every key is in attnd.jsonc(5)' '' "$("$ATTND" --describe keys | cut -f1
     sed 's/\\-/-/g' man/attnd.jsonc.5 | grep -q -x -F ".B $key" || echo "$key"
 done)"
 expect 'another table is refused' "2 attnd: --describe pools: wants keys, keys.file, metrics or problems" "$("$ATTND" --describe pools 2>"$WORK/log"; echo "$? $(cat "$WORK/log")")"
-expect 'every event of the log is in docs/OPERATIONS.md, and no other' "$(cat {config,scheduler,server,kernels/cuda}/*.c | tr -d '\n' | grep -oE 'log_event\([^"]*"[a-z_]+"' | grep -oE '"[a-z_]+"' | tr -d '"' | grep -vx stopped | sort -u)" \
+expect 'every event of the log is in docs/OPERATIONS.md, and no other' "$(cat {config,scheduler,server,kernels/cuda}/*.c | tr -d '\n' | grep -oE 'log_event(_of)?\([^"]*"[a-z_]+"' | grep -oE '"[a-z_]+"' | tr -d '"' | grep -vx stopped | sort -u)" \
     "$(sed -n '/^| `event` | level/,/^$/p' docs/OPERATIONS.md | sed '1,2d' | cut -d'|' -f2 | grep -oE '[a-z_]+' | grep -vx stopped | sort)"
 if command -v groff >/dev/null; then
     for page in man/*.[1-8]; do
