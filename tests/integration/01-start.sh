@@ -318,7 +318,7 @@ expect 'a start that fails says why in JSON' 'error not_started listen: 1.2.3.4:
 expect 'so does a configuration that is wrong' 'error not_started --set pool.blocks=0: pool.blocks: wants an integer in' "$(not_started --set pool.blocks=0 | sed 's/ in .*/ in/')"
 
 # Requests that succeed: at info, without debug, with figures as numbers.
-requests_logged() { jq -sc "[.[] | select(.request)] | $1" "$WORK/log"; }
+requests_logged() { jq -sc "[.[] | select(.method)] | $1" "$WORK/log"; }
 start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all --set "management.listen=unix:$WORK/manage"
 probed=$(for path in readyz metrics; do curl -s -o /dev/null -w '%{http_code} ' --unix-socket "$WORK/manage" http://localhost/$path; done)
 sizes=$(for path in '/v1/sequences/7 -I' '/v1/sequences/7' '/v1/info' '/v1/sequences/8'; do
