@@ -335,6 +335,7 @@ static void read_method(const struct http_parser *p, struct http_request *reques
 /* What has been parsed, also of a head that is refused. */
 static void describe(struct http_parser *p, struct http_request *request)
 {
+    static const struct http_text none = {"-", 1}; /* for the log */
     unsigned count;
     struct http_text id = find_header(p, "x-request-id", &count);
     choose_id(id, count, request->id);
@@ -352,6 +353,10 @@ static void describe(struct http_parser *p, struct http_request *request)
     size_t path = mark ? (size_t)(mark - url.bytes) : url.n;
     if (path)
         request->path = (struct http_text){url.bytes, path};
+    if (p->url.n) /* and so its method is known */
+        read_method(p, request);
+    else
+        request->path = none;
     if (mark)
         request->query = (struct http_text){mark + 1, url.n - path - 1};
 }
@@ -462,7 +467,6 @@ bool http_request_read(struct http_parser *p, const char *head, size_t n, bool l
     if (progress == HTTP_REFUSED)
         return false;
     p->in_body = true;
-    read_method(p, request);
     request->is_1_0 = p->llhttp.http_minor == 0;
     request->keeps_alive = llhttp_should_keep_alive(&p->llhttp);
     return check(p, local, request, fault);

@@ -180,4 +180,11 @@ tiny() {
 expect 'a body in 400 000 chunks of a byte' 413 "$(tiny)"
 stop_daemon
 expect 'it ends cleanly then' 0 $?
+# Bug: each of these was "- /" in the log.
+start_daemon --config config/tiny.jsonc
+for head in 'NOTHING' 'POST /a?b HTTP/1.1\r\nBad Header' 'GET /c HTTP/9.9'; do
+    raw "$head\r\n\r\n" >/dev/null
+done
+stop_daemon
+expect 'the log says of a head that is refused what could be read' '- -,POST /a,GET /c' "$(sed -n 's/.* refused \(.*\) from .*/\1/p' "$WORK/log" | paste -sd,)"
 finish
