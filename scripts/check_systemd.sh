@@ -78,6 +78,34 @@ expect 'a reload is no restart' "0 $pid" "$? $(property MainPID)"
 inside systemctl restart attnd
 expect 'a restart keeps K and V, to the bit' "$held" "$(seen)"
 
+# ---- keys: a reload that refuses them fails, and signals nothing
+inside cp /etc/attnd/attnd.jsonc /root/right.jsonc
+inside sed -i 's|^  "state":|  "keys": { "file": "/etc/attnd/keys.json" },\n&|' /etc/attnd/attnd.jsonc
+made=$(inside attnctl --json key new search infer)
+jq '{keys: [.entry]}' <<<"$made" >"$work/keys"
+put_keys() { inside sh -c 'umask 077; cat >/etc/attnd/keys.json; chown attnd: /etc/attnd/keys.json' <"$1"; }
+put_keys "$work/keys"
+inside systemctl restart attnd
+with_key() { ask -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(jq -r .key <<<"$made")" $url/stats; }
+expect 'with keys it wants one' '200 401' "$(with_key) $(ask -o /dev/null -w '%{http_code}' $url/stats)"
+pid=$(property MainPID)
+echo '{"keys": [' >"$work/broken"
+put_keys "$work/broken"
+inside systemctl reload attnd >"$work/said" 2>&1
+expect 'a keys file that is refused fails the reload' "1 active $pid" "$? $(property ActiveState) $(property MainPID)"
+expect 'its journal says why, and nothing was signalled' 'yes no' \
+    "$(logged 'keys.file: /etc/attnd/keys.json: line 2, column 1' && echo yes) $(logged SIGHUP && echo yes || echo no)"
+expect 'the daemon has the keys of before' 200 "$(with_key)"
+put_keys "$work/keys"
+inside systemctl reload attnd
+expect 'mended, the reload reads them' "0 $pid 200" "$? $(property MainPID) $(with_key)"
+has_read() { logged 'SIGHUP: 1 key'; }
+until_true has_read
+expect 'and says so' yes "$(has_read && echo yes)"
+inside rm /etc/attnd/keys.json
+inside cp /root/right.jsonc /etc/attnd/attnd.jsonc
+inside systemctl restart attnd
+
 # ---- what ends badly
 pid=$(property MainPID)
 inside sh -c "kill -KILL $pid"
@@ -93,7 +121,6 @@ inside sh -c "kill -STOP $pid"
 until_true another_pid
 expect 'one that hangs is ended by the watchdog, and started again' yes "$(logged 'Watchdog timeout' && is ActiveState active && echo yes)"
 inside rm /run/systemd/system/attnd.service.d/watchdog.conf
-inside cp /etc/attnd/attnd.jsonc /root/right.jsonc
 inside sh -c 'echo "{\"pool\":{\"blokcs\":1}}" >/etc/attnd/attnd.jsonc'
 inside systemctl daemon-reload
 inside systemctl restart attnd >"$work/said" 2>&1
@@ -148,4 +175,4 @@ inside dpkg -P attnd >"$work/said" 2>&1
 expect 'purged, nothing is left' '0 not-found' "$? $(property LoadState)"
 expect 'nor a folder' '' "$(inside ls -d /etc/attnd /var/lib/attnd /var/cache/attnd /run/attnd 2>/dev/null)"
 
-verdict 24
+verdict 30

@@ -50,6 +50,7 @@ enum exit_code {
 enum action {
     ACTION_SERVE,
     ACTION_CHECK_CONFIG,
+    ACTION_CHECK_KEYS,
     ACTION_PRINT_CONFIG,
     ACTION_COMPILE_KERNELS,
     ACTION_DESCRIBE,
@@ -153,6 +154,7 @@ static void print_help(void)
          "  --state-dir DIR    keep sequences there between the end and the next start: short for --set\n"
          "                     state.dir=DIR\n"
          "  --check-config     refuse what a start would refuse, print the memory arithmetic, exit\n"
+         "  --check-keys       refuse a keys.file that SIGHUP would refuse, exit; disturbs no daemon\n"
          "  --replay-check PATH   run a journal (a folder, or one of its files) again, compare every id and "
          "count, exit\n"
          "  --journal-print PATH   print a journal, a line of JSON a record, exit\n"
@@ -246,6 +248,7 @@ static const struct option known_options[] = {
     {"set", required_argument, NULL, 's'},
     {"backend", required_argument, NULL, 'b'},
     {"check-config", no_argument, NULL, 'k'},
+    {"check-keys", no_argument, NULL, 'y'},
     {"print-config", no_argument, NULL, 'p'},
     {"compile-kernels", no_argument, NULL, 'K'},
     {"state-dir", required_argument, NULL, 'd'},
@@ -322,6 +325,9 @@ static bool parse_options(int argc, char **argv, struct options *options)
             break;
         case 'k':
             options->action = ACTION_CHECK_CONFIG;
+            break;
+        case 'y':
+            options->action = ACTION_CHECK_KEYS;
             break;
         case 'p':
             options->action = ACTION_PRINT_CONFIG;
@@ -995,6 +1001,17 @@ static void warn_of_no_keys(const struct daemon *d)
                  config->keys_file);
 }
 
+/* Read keys.file, if there is one; false with a sentence on stderr when it is refused. */
+static bool load_keys(struct daemon *d)
+{
+    const char *path = d->state.config->keys_file;
+    char reason[KEYS_REASON_BYTES];
+    if (!path[0] || keys_load(path, &d->state.keys, reason) == 0)
+        return true;
+    log_fault("keys.file: %s", reason);
+    return false;
+}
+
 /* What is said about clients, listeners and keys; EXIT_CONFIGURATION when it makes no sense. */
 static enum exit_code read_access(struct daemon *d, struct listen_options *options,
                                   struct listen_options *management, struct listen_options *transport)
@@ -1006,10 +1023,8 @@ static enum exit_code read_access(struct daemon *d, struct listen_options *optio
         log_fault("trusted_proxies: %s", reason);
         return EXIT_CONFIGURATION;
     }
-    if (config->keys_file[0] && keys_load(config->keys_file, &d->state.keys, reason) != 0) {
-        log_fault("keys.file: %s", reason);
+    if (!load_keys(d))
         return EXIT_CONFIGURATION;
-    }
     for (unsigned i = 0; i < config->listener_count; i++) {
         if (!make_options(d, &config->listeners[i], "listen", &options[i]))
             return EXIT_CONFIGURATION;
@@ -1439,6 +1454,22 @@ static enum exit_code check_config(const struct config *config)
     return code == EXIT_OK ? check_state(config) : code;
 }
 
+/* Read keys.file as SIGHUP does. */
+static enum exit_code check_keys(const struct config *config)
+{
+    struct daemon d = {.state = {.config = config}};
+    if (!load_keys(&d))
+        return EXIT_CONFIGURATION;
+    if (d.state.keys)
+        printf("keys.file: %s: %u %s\n", config->keys_file, keys_count(d.state.keys),
+               keys_count(d.state.keys) == 1 ? "key" : "keys");
+    else
+        puts("keys.file: is not set: there is nothing to read again");
+    warn_of_no_keys(&d);
+    keys_destroy(d.state.keys);
+    return EXIT_OK;
+}
+
 /* Run a journal again. */
 static enum exit_code check_replay(const char *path)
 {
@@ -1484,8 +1515,11 @@ static enum exit_code run(const struct options *options)
         log_fault("%s", error);
         return EXIT_CONFIGURATION;
     }
-    size_pool(&config);
-    if (options->action == ACTION_CHECK_CONFIG)
+    if (options->action != ACTION_CHECK_KEYS)
+        size_pool(&config);
+    if (options->action == ACTION_CHECK_KEYS)
+        code = check_keys(&config);
+    else if (options->action == ACTION_CHECK_CONFIG)
         code = check_config(&config);
     else if (options->action == ACTION_PRINT_CONFIG)
         config_print(&config, stdout);

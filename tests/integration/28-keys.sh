@@ -295,7 +295,11 @@ expect 'and its workload, which says why' '0 key' "$(eventually has_ended; echo 
 eventually has_logged key_removed
 expect 'the log says how much that was, and of whom (bug: the name was in the sentence only)' '["bob",null,null] ["bob",2,1]' \
     "$(logged -c 'select(.key == "bob" and (.event | tostring | startswith("key_"))) | [.key, .sequences, .workloads]' | paste -sd' ')"
+check_keys() { "$ATTND" --config config/tiny.jsonc --set "keys.file=$WORK/keys" --check-keys 2>&1; echo $?; }
+expect '--check-keys takes what is right' "keys.file: $WORK/keys: 2 keys"$'\n0' "$(check_keys)"
 echo '{"keys": [' >"$WORK/keys"
+expect 'and refuses what SIGHUP refuses, in its words' "attnd: keys.file: $WORK/keys: line 2, column 1: the text ends too early"$'\n78' "$(check_keys)"
+expect 'without keys.file there is nothing to read' $'keys.file: is not set: there is nothing to read again\n0' "$("$ATTND" --check-keys 2>&1; echo $?)"
 kill -HUP "$DAEMON"
 eventually has_logged 'the keys stay as they are'
 expect 'a file that is none changes nothing' 200 "$(code as ann "$URL/stats")"

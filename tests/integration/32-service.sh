@@ -53,4 +53,6 @@ fi
 of_unit() { sed -n "s/^$1=//p" "$WORK/attnd.service"; }
 expect 'it waits for addresses' 'network-online.target yes' "$(of_unit Wants) $(of_unit After | grep -qw network-online.target && echo yes)"
 expect '78 is not tried again; all else is, without a limit' '78 on-failure 0' "$(of_unit RestartPreventExitStatus) $(of_unit Restart) $(of_unit StartLimitIntervalSec)"
+expect 'a reload checks the keys of its configuration before it signals' \
+    "$(of_unit ExecStart) --check-keys|/bin/sh -c 'kill -HUP \${MAINPID}'" "$(of_unit ExecReload | paste -sd'|')"
 finish
