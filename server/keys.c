@@ -66,8 +66,8 @@ static char *read_file(struct reading *r, size_t *bytes)
     else if (!(text = malloc(CONFIG_FILE_BYTES_MAX + 1)))
         fail(r, "no memory");
     ssize_t n = text ? read(fd, text, CONFIG_FILE_BYTES_MAX + 1) : 0;
-    if (text && (n < 0 || n > CONFIG_FILE_BYTES_MAX)) {
-        fail(r, "%s", n < 0 ? strerror(errno) : "has more than 1 MiB");
+    if (text && (n <= 0 || n > CONFIG_FILE_BYTES_MAX)) {
+        fail(r, "%s", n < 0 ? strerror(errno) : n == 0 ? "is empty" : "has more than 1 MiB");
         free(text);
         text = NULL;
     }
@@ -226,16 +226,19 @@ static const struct {
 
 enum { MEMBERS = sizeof members_known / sizeof members_known[0] };
 
-/* A digest, or some. */
-static bool read_digests(const cJSON *item, struct api_key *k)
+/* A digest, or a list of them. */
+static int read_digests(struct reading *r, const cJSON *item, struct api_key *k)
 {
-    const cJSON *one = cJSON_IsArray(item) ? item->child : item;
-    for (; one; one = cJSON_IsArray(item) ? one->next : NULL) {
-        if (k->digest_count == KEY_DIGESTS_MAX || !cJSON_IsString(one) ||
-            !read_digest(one->valuestring, k->digests[k->digest_count++]))
-            return false;
+    bool is_list = cJSON_IsArray(item);
+    int count = is_list ? cJSON_GetArraySize(item) : 1;
+    if (count < 1 || count > KEY_DIGESTS_MAX)
+        return fail(r, "key \"%s\": sha256: has %d digests: wants 1 to %d", k->name, count, KEY_DIGESTS_MAX);
+    for (const cJSON *one = is_list ? item->child : item; (int)k->digest_count < count; one = one->next) {
+        if (!cJSON_IsString(one) || !read_digest(one->valuestring, k->digests[k->digest_count++]))
+            return fail(r, "key \"%s\": sha256: wants 64 hex digits, as attnctl key new prints them",
+                        k->name);
     }
-    return k->digest_count > 0;
+    return 0;
 }
 
 /* Whether some digest of one is one of the other's. */
@@ -267,8 +270,9 @@ static int read_key(struct reading *r, const cJSON *object)
         if (i == MEMBERS)
             return fail(r, "key \"%s\": %.40s: there is no such member", name, item->string);
     }
-    if (!read_digests(cJSON_GetObjectItemCaseSensitive(object, "sha256"), k))
-        return fail(r, "key \"%s\": sha256: wants 64 hex digits, as attnctl key new prints them", name);
+    int rc = read_digests(r, cJSON_GetObjectItemCaseSensitive(object, "sha256"), k);
+    if (rc != 0)
+        return rc;
     char names[SCOPE_NAMES_BYTES];
     if (!read_scopes(cJSON_GetObjectItemCaseSensitive(object, "scopes"), &k->scopes))
         return fail(r, "key \"%s\": scopes: wants some of %s", name, name_scopes(names));
@@ -282,7 +286,7 @@ static int read_key(struct reading *r, const cJSON *object)
         if (have_same(&r->keys[i], k))
             return fail(r, "key \"%s\": has the digest of \"%s\"", name, r->keys[i].name);
     }
-    int rc = read_quotas(r, name, cJSON_GetObjectItemCaseSensitive(object, "quotas"), &k->quotas);
+    rc = read_quotas(r, name, cJSON_GetObjectItemCaseSensitive(object, "quotas"), &k->quotas);
     set_limits(k);
     return rc;
 }

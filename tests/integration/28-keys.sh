@@ -300,6 +300,8 @@ expect '--check-keys takes what is right' "keys.file: $WORK/keys: 2 keys"$'\n0' 
 echo '{"keys": [' >"$WORK/keys"
 expect 'and refuses what SIGHUP refuses, in its words' "attnd: keys.file: $WORK/keys: line 2, column 1: the text ends too early"$'\n78' "$(check_keys)"
 expect 'without keys.file there is nothing to read' $'keys.file: is not set: there is nothing to read again\n0' "$("$ATTND" --check-keys 2>&1; echo $?)"
+(umask 077; : >"$WORK/empty")
+expect 'an empty file is called so' "attnd: keys.file: $WORK/empty: is empty" "$("$ATTND" --set "keys.file=$WORK/empty" --check-keys 2>&1)"
 kill -HUP "$DAEMON"
 eventually has_logged 'the keys stay as they are'
 expect 'a file that is none changes nothing' 200 "$(code as ann "$URL/stats")"

@@ -115,7 +115,12 @@ static const struct {
     unsigned mode;
     const char *reason;
 } wrong[] = {
+    {"", 0600, "is empty"},
     {"{\"keys\": [{\"name\": \"a\", \"sha256\": [], \"scopes\": [\"read\"]}]}", 0600,
+     "key \"a\": sha256: has 0 digests: wants 1 to 4"},
+    {"{\"keys\": [{\"name\": \"a\", \"sha256\": [1, 2, 3, 4, 5], \"scopes\": [\"read\"]}]}", 0600,
+     "key \"a\": sha256: has 5 digests: wants 1 to 4"},
+    {"{\"keys\": [{\"name\": \"a\", \"sha256\": 7, \"scopes\": [\"read\"]}]}", 0600,
      "key \"a\": sha256: wants 64 hex digits"},
     {"{\"keys\": [{\"name\": \"a\", \"sha256\": [\"" ABC "\", 7], \"scopes\": [\"read\"]}]}", 0600,
      "key \"a\": sha256: wants 64 hex digits"},
