@@ -1349,7 +1349,7 @@ static void size_pool(struct config *config)
              (unsigned long long)config->pool_blocks, on_device ? "" : " with their history");
 }
 
-/* How long saving what the pool can hold may take. */
+/* Whether the snapshot would be used, and how long saving what the pool can hold may take. */
 static enum exit_code check_state(const struct config *config)
 {
     char reason[STATE_REASON_BYTES];
@@ -1370,6 +1370,8 @@ static enum exit_code check_state(const struct config *config)
         state_close(state);
         return refuse_state(rc, reason);
     }
+    if (state_snapshot_check(state, config, reason) != 0)
+        printf("warning: not restored: %s\n", reason);
     double rate = state_write_rate(state);
     printf("saving the pool          %.0f MB/s into state.dir: %.0f s at most (drain.save_deadline_s)\n",
            rate * 1e-6, state_save_seconds(config, rate, config->pool_bytes));
@@ -1411,8 +1413,10 @@ static enum exit_code check_memory(const struct config *config)
     if (events)
         config_print_bytes(stdout, "kv events", events);
     config_print_bytes(stdout, "the daemon, about", START_BYTES);
+    config_print_bytes(stdout, "in all, without clients", fixed);
     config_print_bytes(stdout, config->memory_bytes ? "clients (memory.bytes)" : "clients (what is left)",
                        clients);
+    config_print_bytes(stdout, "in all, at most", fixed + clients);
     if (here)
         config_print_bytes(stdout, "available now", here);
     uint64_t taken = fixed - connections - history, left = here > taken ? here - taken : 1;

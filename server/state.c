@@ -978,21 +978,30 @@ static int restore_one(struct restoring *r, uint32_t n, bool at_first)
     return rc;
 }
 
+/* Whether the snapshot is of this geometry and node; if not, a sentence. */
+static bool is_ours(const struct snapshot_head *head, const struct config *config,
+                    char reason[STATE_REASON_BYTES])
+{
+    char geometry[GEOMETRY_TEXT_BYTES];
+    geometry_describe(&config->geometry, geometry);
+    bool same = strcmp(geometry, head->geometry) == 0;
+    if (!same)
+        snprintf(reason, STATE_REASON_BYTES, "the snapshot is of %s; this daemon has %s", head->geometry,
+                 geometry);
+    else if (head->node != config->node)
+        snprintf(reason, STATE_REASON_BYTES, "the snapshot is of node %u, this is node %u", head->node,
+                 config->node);
+    return same && head->node == config->node;
+}
+
 /* Whether the snapshot is of this model; its parameters, if they were given by a client, become ours. */
 static bool fits(struct restoring *r)
 {
     const struct snapshot_head *head = snapshot_head(r->reader);
-    char geometry[GEOMETRY_TEXT_BYTES], backend[SNAPSHOT_BACKEND_BYTES];
-    geometry_describe(r->g, geometry);
+    char backend[SNAPSHOT_BACKEND_BYTES], reason[STATE_REASON_BYTES];
     describe_backend(r->daemon, backend);
-    if (strcmp(geometry, head->geometry) != 0) {
-        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is of %s; this daemon has %s",
-                  head->geometry, geometry);
-        return false;
-    }
-    if (head->node != r->daemon->config->node) {
-        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is of node %u, this is node %u", head->node,
-                  r->daemon->config->node);
+    if (!is_ours(head, r->daemon->config, reason)) {
+        log_event(LOG_ERROR, "not_restored", NULL, "%s", reason);
         return false;
     }
     if (head->constants_digest != engine_constants_digest(r->daemon->engine)) {
@@ -1067,23 +1076,59 @@ static void keep_unrestored(struct state *s)
         log_event(LOG_WARNING, "not_restored", NULL, "what was not restored is in %s, and stays there", kept);
 }
 
-/* Why an open snapshot is not used; NULL: it is ours. Its mode may have been changed by whoever copied it, or mounted the volume; the
- * folder is ours alone, so it is mended. */
-static const char *fault_of(int fd)
+#define NOT_USED "the snapshot is not used: %s"
+
+/* Why an open snapshot (or `fd` < 0, and errno) is not used; NULL: it is ours. */
+static const char *fault_of(int fd, struct stat *status)
 {
-    struct stat status;
-    if (fstat(fd, &status) != 0)
+    if (fd < 0 || fstat(fd, status) != 0)
         return strerror(errno);
-    if (!S_ISREG(status.st_mode) || status.st_uid != geteuid())
+    if (!S_ISREG(status->st_mode) || status->st_uid != geteuid())
         return "it is not the daemon's own file (chown)";
-    if (is_private(&status))
-        return NULL;
+    return NULL;
+}
+
+/* Likewise. Its mode may have been changed by whoever copied it, or mounted the volume; the folder is ours alone, so it is mended. */
+static const char *mend_mode(int fd)
+{
+    struct stat status = {0};
+    const char *fault = fault_of(fd, &status);
+    if (fault || is_private(&status))
+        return fault;
     if (fchmod(fd, 0600) != 0)
         return strerror(errno);
     log_line(LOG_WARNING,
              "the snapshot had the mode %04o, by which others can read or change it: it has 0600 now",
              (unsigned)status.st_mode & 07777U);
     return NULL;
+}
+
+static int open_snapshot(const struct state *s)
+{
+    return openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+}
+
+int state_snapshot_check(const struct state *s, const struct config *config, char reason[STATE_REASON_BYTES])
+{
+    struct snapshot_reader *reader;
+    struct stat status;
+    char why[SNAPSHOT_REASON_BYTES];
+    int fd = open_snapshot(s);
+    if (fd < 0 && errno == ENOENT)
+        return 0;
+    const char *fault = fault_of(fd, &status);
+    if (fault && fd >= 0)
+        close(fd);
+    else if (!fault &&
+             snapshot_open(fd, &config->geometry, config->limits.sequence_tokens, &reader, why) != 0)
+        fault = why;
+    if (fault) {
+        snprintf(reason, STATE_REASON_BYTES, NOT_USED, fault);
+        return ATTND_INVALID;
+    }
+    bool ours = is_ours(snapshot_head(reader), config, reason);
+    snapshot_close(reader);
+    return ours ? 0 : ATTND_INVALID;
 }
 
 /* The snapshot, moved aside, so that nothing is saved over it; -1: there is none that can be used. */
@@ -1095,12 +1140,12 @@ static int take_snapshot(struct state *s, bool *unused)
                   "the start before this one did not come to its end: what it was restoring is in %s, "
                   "and is not used again",
                   kept);
-    int fd = openat(s->dir, SNAPSHOT, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = open_snapshot(s);
     if (fd < 0 && errno == ENOENT)
         return -1;
-    const char *fault = fd < 0 ? strerror(errno) : fault_of(fd);
+    const char *fault = mend_mode(fd);
     if (fault)
-        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is not used: %s", fault);
+        log_event(LOG_ERROR, "not_restored", NULL, NOT_USED, fault);
     bool aside = renameat(s->dir, SNAPSHOT, s->dir, RESTORING) == 0 && fsync(s->dir) == 0;
     if (aside && !fault)
         return fd;
@@ -1128,7 +1173,7 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
     bool readable = snapshot_open(fd, r.g, daemon->config->limits.sequence_tokens, &r.reader, r.reason) == 0;
     uint32_t count = readable ? snapshot_count(r.reader) : 1; /* nobody knows how many */
     if (!readable)
-        log_event(LOG_ERROR, "not_restored", NULL, "the snapshot is not used: %s", r.reason);
+        log_event(LOG_ERROR, "not_restored", NULL, NOT_USED, r.reason);
     engine_keep_all(daemon->engine, true);
     daemon->not_restored = count;
     if (readable && fits(&r))

@@ -19,7 +19,7 @@
 
 #include "server/routes.h"
 
-enum { STATE_REASON_BYTES = 512 };
+enum { STATE_REASON_BYTES = 2 * GEOMETRY_TEXT_BYTES + 64 };
 
 struct state;
 
@@ -62,6 +62,12 @@ MUST_USE int state_swap_file(const struct state *state, uint64_t bytes, int *fd,
  * before that has saved nothing. From then on this one serves.
  * False: a signal wants the daemon to end, and the snapshot is there as before. */
 bool state_restore(struct state *state, struct daemon_state *daemon);
+
+/* state_snapshot_check(state, config, reason): whether a start would use the snapshot, as far as geometry, node and damage say; it changes
+ * nothing, and knows nothing of the model's parameters or of keys. 0, also where there is none, or ATTND_INVALID with the sentence
+ * that the start would log. */
+MUST_USE int state_snapshot_check(const struct state *state, const struct config *config,
+                                  char reason[STATE_REASON_BYTES]);
 
 /* state_save_seconds: how long saving so many bytes may take: drain.save_deadline_s, or half more than the disk
  * should. */

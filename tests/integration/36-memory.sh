@@ -127,6 +127,10 @@ expect 'which are that share' yes "$(awk '/^pool, memory/ {pool = $3} /^history 
     END {share = (pool + history) / all; print (history > pool && share > 0.39 && share < 0.41 ? "yes" : "no: " pool " " history " " all)}' "$WORK/said")"
 expect 'in words' 1 "$("$ATTND" --check-config --set pool.bytes=40TiB 2>&1 >/dev/null | grep -c 'this does not fit: [0-9]* MiB are wanted\( on the GPU\)\?, and [0-9]* MiB are available')"
 expect 'memory.bytes larger than it' 69 "$("$ATTND" --check-config --set memory.bytes=400TiB >/dev/null 2>&1; echo $?)"
+expect 'it adds up: all but clients, all, and what there is' yes "$("$ATTND" --config config/tiny.jsonc --backend cpu --set memory.bytes=256MiB --check-config |
+    awk '/^(pool, memory|host blocks|  together|history of blocks|the daemon)/ { for (i = 1; i <= NF; i++) if ($(i + 1) == "bytes") fixed += $i }
+        /^in all, without/ { without = $5 } /^in all, at most/ { all = $5 } /^available now/ { here = $3 }
+        END { print (without == fixed && all == fixed + 268435456 && here > all ? "yes" : "no: " fixed " " without " " all " " here) }')"
 expect 'a worst case is printed' 5 "$("$ATTND" --check-config | grep -c '^pool, memory\|^connections\|^the daemon\|^clients\|^available')"
 expect 'memory.bytes too small for anybody' '78 1' \
     "$("$ATTND" --set listen=127.0.0.1:0 --set memory.bytes=1MiB 2>"$WORK/err"; echo $?) $(grep -c 'memory.bytes: wants at least 64MiB' "$WORK/err")"

@@ -175,9 +175,21 @@ fi
 
 # ---- another daemon than it was
 again() { rm -f "$folder"/snapshot*; cp "$WORK/first" "$folder/snapshot"; chmod 600 "$folder/snapshot"; }
+# shellcheck disable=SC2086
+checked() { "$ATTND" $tiny --state-dir "$folder" "$@" --check-config 2>&1 | grep '^warning: not'; }
+sizes='layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385'
+again
+expect '--check-config warns of a snapshot of another geometry' "warning: not restored: the snapshot is of $sizes, softcap 0; this daemon has $sizes, softcap 30" "$(checked --set geometry.softcap=30)"
+expect 'of another node' 'warning: not restored: the snapshot is of node 0, this is node 4' "$(checked --set node=4)"
+expect 'of none that fits' '' "$(checked)"
+chmod 640 "$folder/snapshot"
+expect 'nor of a mode that the start mends' '640 ' "$(stat -c %a "$folder/snapshot") $(checked)"
+printf x | dd of="$folder/snapshot" bs=1 seek=100 conv=notrunc status=none
+expect 'of damage' 'warning: not restored: the snapshot is not used: its head is damaged' "$(checked)"
+expect 'and leaves it where it is' snapshot "$(files)"
 again
 begin --set geometry.softcap=30
-expect 'another geometry' 'error the snapshot is of layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 0; this daemon has layers 2, query_heads 2, kv_heads 1, head_dim 8, dtype f32, kv_dtype f32, scale 0.353553385, softcap 30' \
+expect 'another geometry' "error the snapshot is of $sizes, softcap 0; this daemon has $sizes, softcap 30" \
     "$(logged 'the snapshot is of')"
 stop_daemon
 again
