@@ -40,7 +40,7 @@ struct daemon_state {
     struct memory_budget memory;          /* memory.bytes */
     uint64_t tensors_copied;              /* of bodies, since they were not where they can be used */
     uint32_t restored, not_restored;      /* sequences of the snapshot, by the start */
-    bool follows_unclean;                 /* the daemon before has saved nothing (state.dir) */
+    bool follows_unclean;                 /* the daemon before has not saved all (state.dir) */
     struct answer *answers;               /* of the engine's requests, made by routes_create(), like */
     char *openapi;                        /* the text of /openapi.json */
     struct http_tally *tally;             /* of what was answered, likewise */

@@ -492,29 +492,52 @@ int state_ids_begin(struct state *s, struct daemon_state *daemon, char reason[ST
 
 /* ---- the end of the daemon before ------------------------------------------------------------------- */
 
-static const char MARK[] = "serving since ";
+static const char MARK[] = "serving since ", MARK_SAVED[] = "saved %u of %u\n";
 
-/* Note in the file of the lock that the daemon serves, and since when; or that it has saved what it had. */
-static void note_serving(const struct state *s, bool serves)
+/* Write the file of the lock; what is there is overwritten first, which a full disk allows. */
+static void write_mark(const struct state *s, const char *text)
 {
-    char text[MARK_BYTES] = "", since[MARK_BYTES / 2];
+    ssize_t n = (ssize_t)strlen(text);
+    if (pwrite(s->lock, text, (size_t)n, 0) != n || ftruncate(s->lock, n) != 0 || fdatasync(s->lock) != 0)
+        log_line(LOG_WARNING, "state.dir: the lock cannot be written: %s", strerror(errno));
+}
+
+/* Note that the daemon serves, and since when. */
+static void note_serving(const struct state *s)
+{
+    char text[MARK_BYTES], since[MARK_BYTES / 2];
     time_t now = time(NULL);
     struct tm utc;
     gmtime_r(&now, &utc);
     strftime(since, sizeof since, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    if (serves)
-        snprintf(text, sizeof text, "%s%s\n", MARK, since);
-    ssize_t n = (ssize_t)strlen(text);
-    if (ftruncate(s->lock, 0) != 0 || pwrite(s->lock, text, (size_t)n, 0) != n || fdatasync(s->lock) != 0)
-        log_line(LOG_WARNING, "state.dir: the lock cannot be written: %s", strerror(errno));
+    snprintf(text, sizeof text, "%s%s\n", MARK, since);
+    write_mark(s, text);
 }
 
-/* Whether the daemon before this one has ended without saving, which is logged. */
-static bool was_killed(const struct state *s)
+/* Note that it has saved so many of its sequences. */
+static void note_saved(const struct state *s, uint32_t saved, uint32_t of)
 {
     char text[MARK_BYTES] = "";
+    if (saved < of)
+        snprintf(text, sizeof text, MARK_SAVED, saved, of);
+    write_mark(s, text);
+}
+
+/* Whether the daemon before this one has not saved all that it had, which is logged. */
+static bool lost_some(const struct state *s)
+{
+    char text[MARK_BYTES] = "";
+    unsigned saved, of;
     ssize_t n = pread(s->lock, text, sizeof text - 1, 0);
     size_t front = strlen(MARK);
+    if (n > 0 && sscanf(text, MARK_SAVED, &saved, &of) == 2 && saved < of) {
+        log_event(
+            LOG_WARNING, "sequences_lost", LOG_NUMBERS({"sequences", of - saved}, {"of", of}),
+            "the daemon before this one could not save %u of its %u sequences at its end: they are lost; "
+            "its log has the reason",
+            of - saved, of);
+        return true;
+    }
     if (n <= (ssize_t)front || strncmp(text, MARK, front) != 0)
         return false;
     text[front + strspn(text + front, "0123456789-:TZ")] = '\0';
@@ -551,7 +574,6 @@ struct saving {
     uint32_t count, done;
     uint64_t *saved; /* [saved_count] of them, that are still there */
     uint32_t saved_count;
-    bool published;       /* there is a snapshot */
     uint32_t whole, gone; /* that are in the file; that were removed since they were listed */
     uint64_t bytes;       /* of their K and V, at most */
     struct home *homes;   /* [pool.blocks] */
@@ -729,7 +751,7 @@ static void name_left(const struct saving *s, uint32_t n, uint32_t end)
         size_t at = 0;
         for (int i = 0; i < NAMES_A_LINE && n < end; i++, n++)
             at += (size_t)snprintf(names + at, sizeof names - at, " %llu", (unsigned long long)s->all[n].id);
-        log_event(LOG_WARNING, "not_saved", NULL, "not saved: %s: sequences%s", s->reason, names);
+        log_event(LOG_ERROR, "not_saved", NULL, "not saved: %s: sequences%s", s->reason, names);
     }
 }
 
@@ -774,7 +796,7 @@ static bool save_those(struct saving *s, uint32_t *put_off)
         else if (rc == ATTND_GONE)
             s->gone++;
         else if (rc != 0)
-            log_event(LOG_WARNING, "not_saved", LOG_NUMBERS({"sequence", (double)s->all[s->done].id}),
+            log_event(LOG_ERROR, "not_saved", LOG_NUMBERS({"sequence", (double)s->all[s->done].id}),
                       "not saved: %s: sequence %llu", s->reason, (unsigned long long)s->all[s->done].id);
     }
     return true;
@@ -793,10 +815,10 @@ static bool save_all(struct saving *s)
     name_left(s, s->done, s->count);
     uint64_t bytes = snapshot_bytes(s->writer);
     if (snapshot_publish(s->writer, s->reason) != 0) {
-        log_event(LOG_WARNING, "not_saved", NULL, "nothing is saved: %s", s->reason);
+        log_event(LOG_ERROR, "not_saved", NULL, "nothing is saved: %s", s->reason);
         return false;
     }
-    s->published = true;
+    note_saved(s->state, s->whole, count - s->gone);
     log_event(s->whole + s->gone < count ? LOG_WARNING : LOG_INFO, "saved",
               LOG_NUMBERS({"sequences", s->whole}, {"of", count - s->gone}, {"bytes", (double)bytes}),
               "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
@@ -835,14 +857,13 @@ bool state_save(struct state *state, struct daemon_state *daemon, double write_r
     } else if (s.count == 0) {
         log_event(LOG_INFO, "saved", LOG_NUMBERS({"sequences", 0}, {"of", 0}, {"bytes", 0}),
                   "saved: there are no sequences");
+        note_saved(state, 0, 0);
     } else if (snapshot_create(state->dir, SNAPSHOT, &head, s.g, s.count, &s.writer, s.reason) != 0) {
         name_left(&s, 0, s.count);
         good = false;
     } else {
         good = save_all(&s);
     }
-    if (s.published || (good && s.count == 0))
-        note_serving(state, false);
     free(s.all);
     free(s.saved);
     free(s.homes);
@@ -1193,9 +1214,9 @@ static bool restore_snapshot(struct state *s, struct daemon_state *daemon)
 
 bool state_restore(struct state *s, struct daemon_state *daemon)
 {
-    daemon->follows_unclean = was_killed(s);
+    daemon->follows_unclean = lost_some(s);
     bool stays = restore_snapshot(s, daemon);
     if (stays)
-        note_serving(s, true);
+        note_serving(s);
     return stays;
 }

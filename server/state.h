@@ -7,8 +7,8 @@
  * A snapshot is used once: the start moves it aside before it reads it, and what a start that was killed has left there is
  * not used again (snapshot.failed).
  *
- * The file `lock` says since when a daemon serves; one that has saved what it had empties it. So a start knows whether the daemon
- * before was killed.
+ * The file `lock` says since when a daemon serves; one that has saved what it had empties it, and one that could
+ * not save all says how many. So a start knows whether the daemon before was killed, or has lost some.
  *
  * The file `ids` has a number above all ids that were given out, and ranges of those that clients chose above it. It is on the
  * disk before the first of them is used: the number goes ahead by some hundred thousand, ranges are of 65 536.
@@ -59,7 +59,7 @@ MUST_USE int state_swap_file(const struct state *state, uint64_t bytes, int *fd,
                              char reason[STATE_REASON_BYTES]);
 
 /* state_restore: the sequences of the snapshot, if there is one; each that is not restored is logged with the reason, and so is a daemon
- * before that has saved nothing. From then on this one serves.
+ * before that has not saved all that it had. From then on this one serves.
  * False: a signal wants the daemon to end, and the snapshot is there as before. */
 bool state_restore(struct state *state, struct daemon_state *daemon);
 

@@ -276,11 +276,16 @@ done
 attended=$(seen 3)
 stop_daemon
 expect 'a full disk is an end with an error' 1 $?
-expect 'that says who is not saved' 'warning not_saved not saved: cannot be written: File too large: sequences 2 1' "$(events not_saved)"
+expect 'that says who is not saved' 'error not_saved not saved: cannot be written: File too large: sequences 2 1' "$(events not_saved)"
 expect 'and that one is' 'warning saved saved: 1 of 3 sequences, 0 MiB' "$(events saved)"
 begin
 expect 'which is there' "$attended" "$(seen 3)"
+expect 'the next start says that the others are lost (bug: it said nothing)' "warning the daemon before this one could not save 2 of its 3 sequences at its end: they are lost; its log has the reason 1" \
+    "$(logged 'could not save') $(unclean)"
 expect 'the others are not' '[[3,80,null,3,null]]' "$(listed)"
+stop_daemon
+begin
+expect 'and the one behind it nothing, since all was saved' '0 0' "$(grep -c 'could not save' "$WORK/log") $(unclean)"
 stop_daemon
 rm -f "$folder"/snapshot*
 
