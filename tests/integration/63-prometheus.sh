@@ -18,6 +18,8 @@ done)"
 expect 'and one that it does not' '' "$(sed -n 's/.*- alert: //p' $rules | while read -r alert; do
     grep -q "{alertname: $alert, .*exp_alerts: \[\]}" packaging/prometheus/attnd.rules.test.yml || echo "$alert"
 done)"
+expect 'docs/OPERATIONS.md says what to do for every alert, and for no other' "$(sed -n 's/.*- alert: //p' $rules | sort)" \
+    "$(sed -n '/^### What to do for each alert/,/^## /p' docs/OPERATIONS.md | grep '^\*\*' | grep -oE '\*\*Attnd[A-Za-z]+' | tr -d '*' | sort)"
 if command -v promtool >/dev/null; then
     expect 'promtool takes the rules' 0 "$(promtool check rules $rules >"$WORK/said" 2>&1; echo $?)"
     expect 'and their tests' 0 "$(promtool test rules packaging/prometheus/attnd.rules.test.yml >"$WORK/said" 2>&1; code=$?; [ $code -eq 0 ] || cat "$WORK/said"; echo $code)"
