@@ -3,14 +3,26 @@
 #include "clients/answer.h"
 #include "clients/commands.h"
 #include "clients/sequences.h"
+#include "clients/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void sequences_print(const cJSON *s)
+enum { OWNER_ROOM = 80 };
+
+/* Whose it is, as an admin is told; NULL: that is not told. */
+static const char *owner_of(const cJSON *s)
+{
+    const cJSON *owner = answer_at(s, "owner");
+    return !cJSON_IsString(owner) ? NULL : *owner->valuestring ? owner->valuestring : "(no key)";
+}
+
+/* Print one; its owner is in a column of so many characters. */
+static void print_one(const cJSON *s, int owner_width)
 {
     const cJSON *block;
+    char name[OWNER_ROOM];
     const char *token = answer_number(s, "length") == 1 ? "token" : "tokens";
     const cJSON *count =
         answer_at(s, "block_count"); /* not every answer has it; of a long one not all are listed */
@@ -19,6 +31,8 @@ void sequences_print(const cJSON *s)
            answer_number(s, "length"), token, blocks, blocks == 1 ? "block" : "blocks");
     if (cJSON_IsNumber(answer_at(s, "shared_blocks"))) /* not every answer counts them */
         printf(" (%.0f shared)", answer_number(s, "shared_blocks"));
+    if (owner_of(s))
+        printf("  owner %-*s", owner_width, terminal_escape(owner_of(s), name, sizeof name));
     if (answer_number(s, "cached_tokens") > 0)
         printf("  %.0f token%s found in the cache", answer_number(s, "cached_tokens"),
                answer_plural(answer_number(s, "cached_tokens")));
@@ -36,6 +50,11 @@ void sequences_print(const cJSON *s)
     puts("]");
 }
 
+void sequences_print(const cJSON *s)
+{
+    print_one(s, 0);
+}
+
 static int by_id(const void *a, const void *b)
 {
     double left = answer_number(*(cJSON *const *)a, "id"), right = answer_number(*(cJSON *const *)b, "id");
@@ -45,17 +64,19 @@ static int by_id(const void *a, const void *b)
 /* Print sequences by id: the daemon lists them by slot, and after a restore the slots are in another order. */
 static void print_by_id(cJSON *all)
 {
-    int n = cJSON_GetArraySize(all), i = 0;
+    int n = cJSON_GetArraySize(all), i = 0, width = 0;
     const cJSON *item;
     const cJSON **order = calloc((size_t)n + 1, sizeof(const cJSON *));
     cJSON_ArrayForEach (item, all) {
+        int wide = owner_of(item) ? (int)strlen(owner_of(item)) : 0;
+        width = wide >= OWNER_ROOM ? OWNER_ROOM - 1 : wide > width ? wide : width;
         if (order)
             order[i++] = item;
     }
     if (order)
         qsort(order, (size_t)n, sizeof(const cJSON *), by_id);
     for (i = 0; i < n; i++)
-        sequences_print(order ? order[i] : cJSON_GetArrayItem(all, i));
+        print_one(order ? order[i] : cJSON_GetArrayItem(all, i), width);
     free(order);
 }
 

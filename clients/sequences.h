@@ -5,7 +5,7 @@
 
 #include <cjson/cJSON.h>
 
-/* sequences_print: its id, state, tokens, blocks, and the first of these. */
+/* sequences_print: its id, state, tokens, blocks, its owner where that is told, and the first blocks. */
 void sequences_print(const cJSON *sequence);
 
 #endif

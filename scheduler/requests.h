@@ -186,6 +186,7 @@ struct sequence_view {
     int32_t priority;
     uint32_t max_tokens; /* declared; 0: not */
     uint64_t workload;   /* 0: none */
+    const char *owner;   /* the key's name, put in by the server for an admin; NULL: not told */
 };
 
 /* A block as it is shown. */

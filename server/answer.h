@@ -60,7 +60,7 @@ struct answer {
 
     bool wants_lse, wants_tensors;   /* of what computes: lse; safetensors instead of JSON */
     const char *bits;                /* of K and V that come from elsewhere: how they compare */
-    bool has_owner;                  /* of a sequence that an admin sees or makes: the name of the key that */
+    bool has_owner;                  /* of a sequence that an admin makes: the name of the key that */
     char owner[REQUEST_OWNER_BYTES]; /* it belongs to; "": to clients without one */
     bool columns;                    /* of a page of blocks: arrays instead of objects */
     unsigned fields;                 /* likewise: bits, see api_observe.c; 0: all */

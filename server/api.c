@@ -127,6 +127,8 @@ void api_write_sequence(struct json_writer *w, const struct sequence_view *v, co
         json_uint(w, "workload", v->workload);
     json_rounded(w, "age_s", v->age_s, 3);
     json_rounded(w, "idle_s", v->idle_s, 3);
+    if (v->owner)
+        json_string(w, "owner", v->owner);
 }
 
 void api_write_lengths(struct json_writer *w, const uint32_t *lengths, uint32_t layers)

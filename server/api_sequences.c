@@ -332,8 +332,6 @@ static void render_sequence(struct http_exchange *x, const struct request *reque
     struct json_writer *w = &x->reply;
     json_open(w, NULL, '{');
     api_write_sequence(w, &look->shown.views[0], look->shown.block_ids);
-    if (answer_of(request)->has_owner)
-        json_string(w, "owner", answer_of(request)->owner);
     if (look->lengths)
         api_write_lengths(w, look->lengths, c->config->geometry.layers);
     json_close(w, '}');
@@ -347,7 +345,7 @@ static const struct api_schema schemas[] = {
     {"Sequence",
      "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] host_blocks?:[uint] "
      "blocks_next?:uint block_count:uint shared_blocks:uint parent:id? priority:int max_tokens?:uint "
-     "workload?:uint age_s:number idle_s:number}"},
+     "workload?:uint age_s:number idle_s:number owner?:text(..63)}"},
     {"SequenceAtLayers",
      "{id:id state:(idle|queued|running|swapped) length:uint blocks:[uint] "
      "host_blocks?:[uint] blocks_next?:uint block_count:uint shared_blocks:uint parent:id? priority:int "

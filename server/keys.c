@@ -25,7 +25,8 @@ enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000, SCOPE_NAMES_BYTES = 160 };
 struct keys {
     char path[CONFIG_STRING_BYTES];
     struct api_key anonymous;
-    struct api_key **list; /* [count]; each stays where it is, and there: requests may still point to it */
+    struct api_key **list;  /* [count]; each stays where it is, and there: requests may still point to it */
+    struct api_key **by_id; /* [count] the same, in the order of their ids */
     unsigned count;
 };
 
@@ -376,14 +377,29 @@ static void renew(struct api_key *k, const struct api_key *from)
     set_limits(k);
 }
 
+static int by_id(const void *a, const void *b)
+{
+    const struct api_key *left = *(struct api_key *const *)a, *right = *(struct api_key *const *)b;
+    return (left->id > right->id) - (left->id < right->id);
+}
+
+/* Room for `count` keys; false: no memory. */
+static bool make_room(struct keys *keys, size_t count)
+{
+    struct api_key **list = realloc(keys->list, count * sizeof(struct api_key *));
+    keys->list = list ? list : keys->list;
+    struct api_key **ordered = list ? realloc(keys->by_id, count * sizeof(struct api_key *)) : NULL;
+    keys->by_id = ordered ? ordered : keys->by_id;
+    return ordered;
+}
+
 /* Take over what was read. False: no memory, and nothing has changed. */
 static bool merge(struct keys *keys, const struct reading *r)
 {
-    struct api_key **list = realloc(keys->list, (keys->count + r->count + 1) * sizeof(struct api_key *));
     unsigned n = keys->count;
-    if (!list)
+    if (!make_room(keys, (size_t)keys->count + r->count + 1))
         return false;
-    keys->list = list;
+    struct api_key **list = keys->list;
     for (unsigned i = 0; i < r->count; i++) {
         if (find_name(keys, r->keys[i].name))
             continue;
@@ -403,6 +419,8 @@ static bool merge(struct keys *keys, const struct reading *r)
             renew(old, &r->keys[i]);
     }
     keys->count = n;
+    memcpy(keys->by_id, list, n * sizeof(struct api_key *));
+    qsort(keys->by_id, n, sizeof(struct api_key *), by_id);
     return true;
 }
 
@@ -449,6 +467,7 @@ void keys_destroy(struct keys *keys)
     for (unsigned i = 0; i < keys->count; i++)
         free(keys->list[i]);
     free(keys->list);
+    free(keys->by_id);
     free(keys);
 }
 
@@ -484,6 +503,19 @@ struct api_key *keys_named(struct keys *keys, const char *name)
 {
     struct api_key *key = find_name(keys, name);
     return key && !key->gone ? key : NULL;
+}
+
+struct api_key *keys_with_id(const struct keys *keys, uint64_t id)
+{
+    unsigned low = 0, high = keys->count;
+    while (low < high) {
+        unsigned middle = low + (high - low) / 2;
+        if (keys->by_id[middle]->id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < keys->count && keys->by_id[low]->id == id ? keys->by_id[low] : NULL;
 }
 
 struct api_key *keys_next(struct keys *keys, unsigned *at)

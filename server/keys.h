@@ -72,6 +72,9 @@ struct api_key *keys_find(struct keys *keys, const char *text, size_t n);
 /* keys_named(keys, name): the one of that name in the file; NULL: there is none. */
 struct api_key *keys_named(struct keys *keys, const char *name);
 
+/* keys_with_id(keys, id): the one, also when it is gone from the file; NULL: there is none. O(log n). */
+struct api_key *keys_with_id(const struct keys *keys, uint64_t id);
+
 /* keys_next(keys, at): all of them, those that are gone too: *at begins with 0; NULL: that was the last. */
 struct api_key *keys_next(struct keys *keys, unsigned *at);
 

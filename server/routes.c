@@ -950,25 +950,26 @@ static bool goes_on(const struct daemon_state *daemon, const struct request *req
 }
 
 /* What the name of a key is; NULL: there is none. */
-static const char *name_of_key(struct keys *keys, uint64_t id)
+static const char *name_of_key(const struct keys *keys, uint64_t id)
 {
-    unsigned at = 0;
-    const struct api_key *key = NULL;
-    while (keys && id && (key = keys_next(keys, &at)) && key->id != id) {
-    }
-    return keys && id && key ? key->name : NULL;
+    const struct api_key *key = keys && id ? keys_with_id(keys, id) : NULL;
+    return key ? key->name : NULL;
 }
 
-/* Whose the sequence is that an admin looks at. */
-static void name_owner(struct daemon_state *daemon, const struct request *request)
+/* Whose the sequences are that an admin looks at: one, or a page of them. Keys stay where they are, so the answer may be written off
+ * the loop. */
+static void name_owners(struct daemon_state *daemon, struct request *request)
 {
-    struct answer *answer = answer_of(request);
-    if (!daemon->keys || request->kind != REQUEST_SEQUENCE || request->status != 0 || !request->sees_all)
+    bool one = request->kind == REQUEST_SEQUENCE;
+    if (!daemon->keys || !request->sees_all || request->status != 0 ||
+        (!one && request->kind != REQUEST_LIST && request->kind != REQUEST_STATS))
         return;
-    uint64_t id = request->look.shown.views[0].key;
-    const char *name = id == keys_anonymous(daemon->keys)->id ? "" : name_of_key(daemon->keys, id);
-    answer->has_owner = name != NULL;
-    snprintf(answer->owner, sizeof answer->owner, "%s", name ? name : "");
+    const struct request_shown *shown = one ? &request->look.shown : &request->list.shown;
+    uint64_t anonymous = keys_anonymous(daemon->keys)->id;
+    for (uint32_t i = 0; i < shown->count; i++) {
+        struct sequence_view *v = &shown->views[i];
+        v->owner = v->key == anonymous ? "" : name_of_key(daemon->keys, v->key);
+    }
 }
 
 /* Which slot an output has seen that nobody has written, and who has had its block. */
@@ -1136,7 +1137,7 @@ void routes_deliver(struct daemon_state *daemon)
         }
         answer->said_s = context.now_s;
         answer->context = context;
-        name_owner(daemon, request);
+        name_owners(daemon, request);
         if (writes_long(request) &&
             uv_queue_work(daemon->loop, &answer->work, write_off_loop, after_write) == 0) {
             answer->x->held = true;

@@ -890,14 +890,10 @@ static int note_failure(struct restoring *r, const struct request *request)
 }
 
 /* Whether the key to which a sequence belongs may still come. */
-static bool has_key(struct keys *keys, uint64_t id)
+static bool has_key(const struct keys *keys, uint64_t id)
 {
-    const struct api_key *key;
-    for (unsigned at = 0; keys && (key = keys_next(keys, &at));) {
-        if (key->id == id && !key->gone)
-            return true;
-    }
-    return !keys && id == 0;
+    const struct api_key *key = keys ? keys_with_id(keys, id) : NULL;
+    return keys ? key && !key->gone : id == 0;
 }
 
 static bool is_there(struct restoring *r, uint64_t id)

@@ -127,6 +127,13 @@ expect 'so has /stats' '[2] 1 0 [1] 1 1' "$(for k in bob ann; do as $k "$URL/sta
 epoch=$(as root "$URL/v1/tables" | jq .epoch)
 expect 'and the tables of an epoch' '[2] [1] [] [1,2]' "$(for k in bob ann eve root; do as $k "$URL/v1/tables?epoch=$epoch" | jq -c '[.sequences[].id]'; done | paste -sd' ')"
 expect 'admin sees all' '[1,2] 2 1' "$(as root "$URL/stats" | jq -c '[.sequences.items[].id], .sequences.count, .leases' | paste -sd' ')"
+expect 'an admin is told whose they are, others are not' '["ann","bob"] ["ann","bob"] "ann" [null] null' \
+    "$(for path in v1/sequences stats; do as root "$URL/$path" | jq -c '[.items // .sequences.items | .[].owner]'; done | paste -sd' ') $(
+        as root "$URL/v1/sequences/1" | jq .owner) $(as ann "$URL/v1/sequences" | jq -c '[.items[].owner]') $(as ann "$URL/v1/sequences/1" | jq .owner)"
+ctl_as() { "$CTL" --url "$URL" --key-file <(cat "$WORK/$1") "${@:2}"; }
+expect 'attnctl shows it' 'owner ann,owner bob 0' "$(ctl_as root seq list | grep -o 'owner [a-z]*' | paste -sd,) $(ctl_as ann seq list | grep -c owner)"
+expect 'of one, too' 'owner bob' "$(ctl_as root seq show 2 | grep -o 'owner [a-z]*')"
+expect 'and passes it on' '["ann","bob"]' "$(ctl_as root --json seq list | jq -c '[.items[].owner]')"
 expect 'nothing has changed' '0 0' "$(as ann "$URL/v1/sequences/1" | jq .length) $(as bob "$URL/v1/sequences/2" | jq .length)"
 
 # Prompts of one key are not found by another.

@@ -59,6 +59,8 @@ START_TEST(reads_keys)
     ck_assert(key->id != root->id && key->id != keys_anonymous(keys)->id);
     ck_assert_ptr_null(keys_find(keys, "abcd", 4));
     ck_assert_ptr_null(keys_find(keys, "ab", 2));
+    ck_assert(keys_with_id(keys, key->id) == key && keys_with_id(keys, root->id) == root);
+    ck_assert(!keys_with_id(keys, 0) && !keys_with_id(keys, UINT64_MAX) && !keys_with_id(keys, key->id + 1));
     keys_destroy(keys);
 }
 END_TEST
@@ -76,6 +78,7 @@ START_TEST(reading_again_keeps_and_ends)
     ck_assert_int_eq(keys_reload(keys, reason), 0);
     ck_assert(keys_find(keys, "abc", 3) == a && a->id == id && a->use.calls == 7 && a->scopes == SCOPE_READ);
     ck_assert(b->gone && !a->gone && keys_find(keys, "", 0) == NULL && keys_count(keys) == 1);
+    ck_assert(keys_with_id(keys, id) == a && keys_with_id(keys, b->id) == b); /* not all is removed yet */
     write_file("{\"keys\": [", 0600);
     ck_assert_int_ne(keys_reload(keys, reason), 0);
     ck_assert_ptr_eq(keys_find(keys, "abc", 3), a); /* as it was */
