@@ -2,6 +2,7 @@
 /* keys.c - make a key for a client, and its entry for the daemon. */
 #include "clients/commands.h"
 #include "config/config.h"
+#include "config/key_name.h"
 
 #include <cjson/cJSON.h>
 #include <sha2.h>
@@ -39,6 +40,8 @@ static int make_new(const struct command *c)
     static const char no_scope[] = "\"%.40s\" is no scope; scopes are" SCOPE_MAP(XX);
 #undef XX
     char key[KEY_BYTES], digest[SHA256_DIGEST_STRING_LENGTH];
+    if (!key_name_is_good(c->argv[0]))
+        return command_usage("\"%.80s\" is no name: a key wants a name of " KEY_NAME_WANTS, c->argv[0]);
     cJSON *entry = cJSON_CreateObject(), *list = cJSON_CreateArray();
     for (int i = 1; i < c->argc; i++) {
         bool known = false;

@@ -205,17 +205,10 @@ static uint64_t id_of(const char *name)
     return (id >> 1) | UINT64_C(1) << 32; /* the highest bit is not the loop's */
 }
 
-static bool is_name(const char *name)
-{
-    size_t n = strlen(name);
-    return n >= 1 && n < KEY_NAME_BYTES &&
-           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == n;
-}
-
 static const struct {
     const char *name, *wants, *absent, *text;
 } members_known[] = {
-    {"name", "1 to 63 letters, digits, dots, - and _", "",
+    {"name", KEY_NAME_WANTS, "",
      "each once. What belongs to a key belongs to its name: the digest may change"},
     {"sha256", "64 hex digits, or a list of 1 to 4 of these", "",
      "the digest of the key; several while clients change from one to another"},
@@ -261,8 +254,8 @@ static int read_key(struct reading *r, const cJSON *object)
     *k = (struct api_key){0};
     if (!cJSON_IsObject(object))
         return fail(r, "keys[%u]: wants an object", r->count);
-    if (!name || !is_name(name))
-        return fail(r, "keys[%u]: wants a name of 1 to 63 letters, digits, dots, - and _", r->count);
+    if (!name || !key_name_is_good(name))
+        return fail(r, "keys[%u]: wants a name of " KEY_NAME_WANTS, r->count);
     strcpy(k->name, name);
     cJSON_ArrayForEach (item, object) {
         size_t i = 0;

@@ -13,19 +13,14 @@
 #define SERVER_KEYS_H
 
 #include "config/config.h"
+#include "config/key_name.h"
 #include "scheduler/tenant_calls.h"
 #include "scheduler/tenants.h"
 
 #include <stdint.h>
 #include <stdio.h>
 
-enum {
-    KEYS_MAX = 1024,
-    KEY_NAME_BYTES = 64,
-    KEY_DIGEST_BYTES = 32,
-    KEY_DIGESTS_MAX = 4,
-    KEYS_REASON_BYTES = 256
-};
+enum { KEYS_MAX = 1024, KEY_DIGEST_BYTES = 32, KEY_DIGESTS_MAX = 4, KEYS_REASON_BYTES = 256 };
 
 /* 0: no limit. */
 struct key_quotas {

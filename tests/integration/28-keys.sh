@@ -15,6 +15,10 @@ key() {
 }
 expect 'a scope that is none is named' '2 attnctl: "write" is no scope; scopes are read infer admin keep (attnctl key --help says what it takes)' \
     "$("$CTL" key new bob write 2>"$WORK/said"; echo "$? $(cat "$WORK/said")")"
+for name in a/b '' "$(printf '%064d' 0)"; do
+    expect "a name that the daemon would refuse (\"$name\")" "2 attnctl: \"$name\" is no name: a key wants a name of 1 to 63 letters, digits, dots, - and _ (attnctl key --help says what it takes)" \
+        "$("$CTL" key new "$name" infer 2>"$WORK/said"; echo "$? $(cat "$WORK/said")")"
+done
 write_keys() {
     local IFS=,
     (umask 077; printf '{"keys": [%s]}\n' "${entries[*]}" >"$WORK/keys")
