@@ -25,18 +25,32 @@ struct rows {
     uint64_t seed;
 };
 
-/* Send a body of tensors, and parse. With --json the answer is printed. */
+/* What went wrong, as the problem document says it; where there is none, in the same members. */
+static cJSON *problem_of(const struct http_reply *reply)
+{
+    cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
+    if (cJSON_IsObject(problem))
+        return problem;
+    cJSON_Delete(problem);
+    problem = cJSON_CreateObject();
+    cJSON_AddNumberToObject(problem, "status", (double)reply->status);
+    cJSON_AddStringToObject(problem, "detail", reply->status || !reply->text ? "no JSON" : reply->text);
+    return problem;
+}
+
+/* Send a body of tensors, and parse the answer, or why there is none. With --json an answer is printed. */
 static enum exit_code send_tensors(const struct command *c, const char *path, const struct tensors *t,
                                    cJSON **answer)
 {
     struct http_request request = {.method = "POST", .path = path, .type = "application/x-safetensors"};
     char *body = tensors_body(t, NULL, &request.body_bytes);
     request.body = body;
-    *answer = NULL;
     struct http_reply reply = http_client_send(c->client, &request);
     free(body);
-    if (reply.status < 200 || reply.status > 299)
+    if (reply.status < 200 || reply.status > 299) {
+        *answer = problem_of(&reply);
         return command_explain(&reply);
+    }
     if (c->json)
         fputs(reply.text, stdout);
     *answer = cJSON_Parse(reply.text);
@@ -102,10 +116,10 @@ static void add_kv(struct tensors *t, const struct model *m, const struct rows *
     free(values);
 }
 
-/* One call: some of the tokens. */
+/* One call: some of the tokens. When it fails, *problem is why, to be deleted. */
 static enum exit_code append_some(const struct command *c, const struct model *m, const struct rows *rows,
                                   uint64_t id, uint32_t low, uint32_t layers, size_t first, size_t n,
-                                  uint64_t at)
+                                  uint64_t at, cJSON **problem)
 {
     char path[COMMAND_PATH_BYTES] = "/v1/append";
     const int64_t sequences[] = {(int64_t)id}, indptr[] = {0, (int64_t)n};
@@ -120,7 +134,10 @@ static enum exit_code append_some(const struct command *c, const struct model *m
     if (layers == 1 && m->layers > 1)
         snprintf(path, sizeof path, "/v1/append?layer=%u", low);
     enum exit_code code = send_tensors(c, path, &t, &answer);
-    cJSON_Delete(answer);
+    if (code == EXIT_OK)
+        cJSON_Delete(answer);
+    else
+        *problem = answer;
     tensors_free(&t);
     return code;
 }
@@ -142,6 +159,34 @@ static uint64_t end_of(const cJSON *sequence, uint32_t layer)
     return length ? (uint64_t)length->valuedouble : (uint64_t)answer_number(sequence, "length");
 }
 
+/* Whether the sequence may have so many tokens at all; else that was said. Of one call the daemon says it before anything is appended,
+ * of several only in the midst of them. */
+static bool can_fit(const struct model *m, uint64_t id, uint64_t tokens, uint64_t declared)
+{
+    uint64_t blocks = (tokens + m->block_size - 1) / m->block_size;
+    if (tokens <= m->sequence_tokens && (!declared || tokens <= declared) && blocks <= m->blocks)
+        return true;
+    fprintf(stderr, "attnctl: sequence %llu would have %llu tokens", (unsigned long long)id,
+            (unsigned long long)tokens);
+    if (tokens > m->sequence_tokens)
+        fprintf(stderr, "; limits.sequence_tokens is %llu", (unsigned long long)m->sequence_tokens);
+    else if (declared && tokens > declared)
+        fprintf(stderr, "; it declared max_tokens %llu", (unsigned long long)declared);
+    else
+        fprintf(stderr, " and needs %llu blocks; the pool has %llu", (unsigned long long)blocks,
+                (unsigned long long)m->blocks);
+    fputs(": nothing was appended\n", stderr);
+    return false;
+}
+
+/* Say on stdout, too, that not all was appended: the documents before this one are answers of the calls that were done. */
+static void print_stopped(size_t done, size_t wanted, const cJSON *problem)
+{
+    char *text = cJSON_PrintUnformatted(problem);
+    printf("{\"appended\":%zu,\"wanted\":%zu,\"problem\":%s}\n", done, wanted, text ? text : "null");
+    free(text);
+}
+
 static int append_all(const struct command *c, const struct model *m, const struct rows *rows, uint64_t id)
 {
     uint64_t layer = 0;
@@ -155,15 +200,21 @@ static int append_all(const struct command *c, const struct model *m, const stru
     cJSON *before = look(c, id, &code);
     if (!before)
         return code;
-    uint64_t at = end_of(before, (uint32_t)layer);
+    uint64_t at = end_of(before, (uint32_t)layer), declared = (uint64_t)answer_number(before, "max_tokens");
     cJSON_Delete(before);
     most = most < 1 ? 1 : most > m->rows_per_call ? m->rows_per_call : most;
+    if (rows->count > most && !can_fit(m, id, at + rows->count, declared))
+        return EXIT_FAILED;
     size_t done = 0;
+    cJSON *problem = NULL;
     while (done < rows->count && code == EXIT_OK) {
         size_t n = rows->count - done < most ? rows->count - done : most;
-        code = append_some(c, m, rows, id, (uint32_t)layer, layers, done, n, at);
+        code = append_some(c, m, rows, id, (uint32_t)layer, layers, done, n, at, &problem);
         done += code == EXIT_OK ? n : 0;
     }
+    if (code != EXIT_OK && done > 0 && c->json)
+        print_stopped(done, rows->count, problem);
+    cJSON_Delete(problem);
     if (code != EXIT_OK && done > 0)
         fprintf(
             stderr,
@@ -263,7 +314,7 @@ static int attend_with(const struct command *c, const struct model *m, uint64_t 
     tensors_add_values(&t, "q", m->dtype, 3, shape, q);
     snprintf(path, sizeof path, "/v1/attend?layer=%llu&lse=1&accept=json", (unsigned long long)layer);
     int code = send_tensors(c, path, &t, &answer);
-    if (answer && !c->json)
+    if (code == EXIT_OK && answer && !c->json)
         show_outputs(answer);
     cJSON_Delete(answer);
     tensors_free(&t);
@@ -308,11 +359,13 @@ static const struct command_option attend_options[] = {{"q", "ROWS", "a row a qu
     "ROWS: rows with : between, numbers with commas between. A row has a number for\n"                       \
     "all elements, for each element of a head, or for each of all heads:\n1,0,0,0,0,0,0,0:3"
 
-const struct command_info attention_append_info = {.name = "append",
-                                                   .text = "append tokens to a sequence",
-                                                   .verbs = append_verbs,
-                                                   .options = append_options,
-                                                   .more = ROWS_HELP};
+const struct command_info attention_append_info = {
+    .name = "append",
+    .text = "append tokens to a sequence",
+    .verbs = append_verbs,
+    .options = append_options,
+    .more = ROWS_HELP "\n\nMany tokens go in several calls. --json prints their answers; when a later call\n"
+                      "fails, a last line has \"appended\", \"wanted\" and its \"problem\"."};
 const struct command_info attention_attend_info = {.name = "attend",
                                                    .text = "attend to a sequence, and show what comes out",
                                                    .verbs = attend_verbs,

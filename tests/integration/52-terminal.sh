@@ -321,6 +321,27 @@ parameters /none.json|2 /none.json: No such file or directory
 drain --deadline 0|2 --deadline wants an integer in 1..86400, not "0" (attnctl drain --help says what it takes)
 LIST
 
+# ---- an append that is cut into several calls (bug: what can never fit began all the same, and --json did not say that it had stopped)
+another SMALL --config config/tiny.jsonc --set limits.rows_per_call=8 --set limits.sequence_tokens=300
+# shellcheck disable=SC2153 # another sets it
+small=(--url "$SMALL")
+ctl "${small[@]}" seq new 1 >"$WORK/out"
+ctl "${small[@]}" append 1 4 >"$WORK/out"
+expect 'more than the pool has' '1 sequence 1 would have 257 tokens and needs 65 blocks; the pool has 64: nothing was appended' "$(said "${small[@]}" append 1 253)"
+expect 'more than a sequence may have' '1 sequence 1 would have 304 tokens; limits.sequence_tokens is 300: nothing was appended' "$(said "${small[@]}" append 1 300)"
+ctl "${small[@]}" seq new 2 --max-tokens 20 >"$WORK/out"
+expect 'more than it declared' '1 sequence 2 would have 21 tokens; it declared max_tokens 20: nothing was appended' "$(said "${small[@]}" append 2 21)"
+ctl "${small[@]}" seq delete 2
+expect 'nothing was' 4 "$(ctl "${small[@]}" --json seq show 1 | jq .length)"
+expect 'what fits is appended' 256 "$(ctl "${small[@]}" append 1 252 | awk '{ print $3 }')"
+ctl "${small[@]}" seq truncate 1 4 >"$WORK/out"
+ctl "${small[@]}" lease new 60 >"$WORK/out"
+ctl "${small[@]}" --json append 1 40 >"$WORK/out"
+expect 'one that stops half-way says so on stdout, too' '1 8 40 503 blocks_exhausted' "$? $(tail -n 1 "$WORK/out" | jq -r '"\(.appended) \(.wanted) \(.problem.status) \(.problem.code)"')"
+expect 'behind the answers of the calls' '[12] null' "$(jq -sc '.[0].sequences[0].lengths, .[2]' "$WORK/out" | paste -sd' ')"
+expect 'and how it is taken back' 'attnctl: 8 of 40 tokens were appended, 8 a call; attnctl seq truncate 1 4 takes them back' "$(tail -n 1 "$WORK/err")"
+expect 'one that was done says nothing of it' 'false' "$(ctl "${small[@]}" --json append 1 | jq 'has("problem")')"
+
 # ---- in and out of files
 ctl export "$a" "$WORK/a" >"$WORK/out"
 expect 'a sequence of several ranges is exported' "tokens 0:1202 of sequence $a" "$(cat "$WORK/out")"
