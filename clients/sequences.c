@@ -199,15 +199,35 @@ static int fork_one(const struct command *c)
     return code;
 }
 
+/* Tokens of a sequence at the layer that has most. */
+static double longest_of(const cJSON *s)
+{
+    const cJSON *length;
+    double most = answer_number(s, "length");
+    cJSON_ArrayForEach (length, answer_at(s, "lengths")) {
+        most = length->valuedouble > most ? length->valuedouble : most;
+    }
+    return most;
+}
+
+/* The daemon takes a length that a sequence does not have for what it is: nothing is cut. Say so. */
 static int truncate_one(const struct command *c)
 {
-    char path[COMMAND_PATH_BYTES], body[64];
+    char path[COMMAND_PATH_BYTES], cut[COMMAND_PATH_BYTES], body[64];
     uint64_t length;
-    if (!command_id_path(c, "sequences", "/truncate", path) ||
+    cJSON *before;
+    if (!command_id_path(c, "sequences", "", path) || !command_id_path(c, "sequences", "/truncate", cut) ||
         !command_read_integer("LENGTH", c->argv[1], 0, UINT32_MAX, &length))
         return EXIT_USAGE;
     snprintf(body, sizeof body, "{\"length\":%llu}", (unsigned long long)length);
-    return send_and_show(c, "POST", path, body);
+    command_try(c, path, &before);
+    double had = longest_of(before);
+    int code = send_and_show(c, "POST", cut, body);
+    if (code == EXIT_OK && before && had <= (double)length)
+        fprintf(stderr, "attnctl: sequence %s has %.0f token%s: nothing was truncated\n", c->argv[0], had,
+                answer_plural(had));
+    cJSON_Delete(before);
+    return code;
 }
 
 static const struct command_verb verbs[] = {{"list", "", 0, 0, NULL, list_sequences},

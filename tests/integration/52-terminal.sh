@@ -334,7 +334,9 @@ expect 'more than it declared' '1 sequence 2 would have 21 tokens; it declared m
 ctl "${small[@]}" seq delete 2
 expect 'nothing was' 4 "$(ctl "${small[@]}" --json seq show 1 | jq .length)"
 expect 'what fits is appended' 256 "$(ctl "${small[@]}" append 1 252 | awk '{ print $3 }')"
-ctl "${small[@]}" seq truncate 1 4 >"$WORK/out"
+expect 'a length that it does not have cuts nothing, which is said (bug: not a word)' 'attnctl: sequence 1 has 256 tokens: nothing was truncated 256' \
+    "$(ctl "${small[@]}" seq truncate 1 257 >"$WORK/out"; cat "$WORK/err") $(awk '{ print $3 }' "$WORK/out")"
+expect 'one that it has does' '0 4' "$(said "${small[@]}" seq truncate 1 4)$(ctl "${small[@]}" --json seq show 1 | jq .length)"
 ctl "${small[@]}" lease new 60 >"$WORK/out"
 ctl "${small[@]}" --json append 1 40 >"$WORK/out"
 expect 'one that stops half-way says so on stdout, too' '1 8 40 503 blocks_exhausted' "$? $(tail -n 1 "$WORK/out" | jq -r '"\(.appended) \(.wanted) \(.problem.status) \(.problem.code)"')"
