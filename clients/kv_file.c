@@ -210,11 +210,11 @@ static int run_export(const struct command *c)
         return command_usage("the name of the file is too long");
     FILE *f = to_output ? stdout : fopen(temporary, "wb");
     if (!f)
-        return file_error(temporary);
+        return file_error(file);
     terminal_watch_signals();
-    code = export_to(&e, f, temporary);
+    code = export_to(&e, f, file);
     if (fflush(f) != 0 && code == EXIT_OK)
-        code = file_error(temporary);
+        code = file_error(file);
     if (!to_output)
         fclose(f);
     /* The file is there when it is whole. */

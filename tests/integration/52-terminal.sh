@@ -366,6 +366,7 @@ expect 'a range' '[4,10,2,64]' "$(header "$WORK/part" | jq -c .k.shape)"
 expect 'through a pipe, to the end of one' "sequence $b has 11 tokens, 10 of them from the file; bits same" "$(ctl export "$a" - --range 10:20 | ctl import - "$b")"
 expect 'no safetensors' "1 $WORK/w.json is no safetensors" "$(said import "$WORK/w.json")"
 expect 'a range that is not there' '2 --range wants FIRST:END within its 1202 tokens (attnctl export --help says what it takes)' "$(said export "$a" "$WORK/x" --range 1200:1203)"
+expect 'a folder that is not there (bug: it named a file x.part)' "1 $WORK/none/x: No such file or directory" "$(said export "$a" "$WORK/none/x")"
 expect 'an empty sequence' '1 sequence' "$(said export "$(seq_new)" "$WORK/x" | cut -d' ' -f1-2)"
 
 # ---- several at once, blocks, parameters
