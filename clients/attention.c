@@ -87,7 +87,8 @@ static bool read_rows(const struct command *c, const struct model *m, struct row
               !(rows->v = tensors_parse_rows("v", v, m->kv_heads, m->head_dim, &count_v))))
         return false;
     if (k && count_v != rows->count) {
-        command_usage("--k has %zu rows, and --v %zu", rows->count, count_v);
+        command_usage("--k has %zu row%s, and --v %zu", rows->count, answer_plural((double)rows->count),
+                      count_v);
         return false;
     }
     return !ids || read_ids(ids, rows);

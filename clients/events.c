@@ -57,8 +57,8 @@ static void show(const cJSON *e)
 {
     const char *kind = answer_text(e, "event");
     if (strcmp(kind, "missed") == 0) {
-        printf("%.0f changes were missed; what follows begins at %.0f\n", answer_number(e, "missed"),
-               answer_number(e, "next"));
+        printf("%.0f change%s missed; what follows begins at %.0f\n", answer_number(e, "missed"),
+               answer_number(e, "missed") == 1 ? " was" : "s were", answer_number(e, "next"));
         return;
     }
     printf("%8.0f %12.6f s  ", answer_number(e, "id"), answer_number(e, "time_s"));

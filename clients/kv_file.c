@@ -11,6 +11,7 @@
 #include "clients/sequences.h"
 #include "clients/tensors.h"
 #include "clients/terminal.h"
+#include "config/numbers.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -180,7 +181,8 @@ static int find_range(struct export *e)
     cJSON_Delete(sequence);
     if (range && (sscanf(range, "%llu:%llu%n", &first, &end, &used) != 2 || range[used] || first >= end ||
                   end > e->end))
-        return command_usage("--range wants FIRST:END within its %llu tokens", (unsigned long long)e->end);
+        return command_usage("--range wants FIRST:END within its %llu token%s", (unsigned long long)e->end,
+                             plural(e->end));
     if (range) {
         e->first = first;
         e->end = end;
@@ -374,8 +376,9 @@ static int import_tensors(const struct command *c, const char *data, size_t byte
         printf("{\"id\":%llu,\"length\":%llu,\"bits\":\"%s\"}\n", (unsigned long long)id,
                (unsigned long long)(at + k->shape[1]), bits);
     else if (code == EXIT_OK)
-        printf("sequence %llu has %llu tokens, %llu of them from the file; bits %s\n", (unsigned long long)id,
-               (unsigned long long)(at + k->shape[1]), (unsigned long long)k->shape[1], bits);
+        printf("sequence %llu has %llu token%s, %llu of them from the file; bits %s\n",
+               (unsigned long long)id, (unsigned long long)(at + k->shape[1]), plural(at + k->shape[1]),
+               (unsigned long long)k->shape[1], bits);
     else if (is_new) {
         struct http_request request = {.method = "DELETE", .path = path};
         snprintf(path, sizeof path, "/v1/sequences/%llu", (unsigned long long)id);

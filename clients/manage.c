@@ -12,7 +12,8 @@ static int trim(const struct command *c)
     cJSON *r;
     int code = command_ask(c, "POST", "/v1/trim", NULL, &r);
     if (r)
-        printf("%.0f cached blocks are free now\n", answer_number(r, "dropped"));
+        printf("%.0f cached block%s free now\n", answer_number(r, "dropped"),
+               answer_number(r, "dropped") == 1 ? " is" : "s are");
     cJSON_Delete(r);
     return code;
 }

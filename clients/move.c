@@ -15,6 +15,7 @@
 #include "clients/commands.h"
 #include "clients/terminal.h"
 #include "config/clock.h"
+#include "config/numbers.h"
 
 #include <cjson/cJSON.h>
 
@@ -213,8 +214,8 @@ static void show_progress(struct move *m)
     if (now - m->shown_s < SHOW_S)
         return;
     m->shown_s = now;
-    fprintf(stderr, "sequence %.0f: %u of %u tokens, %.1f MB, %.0f MB/s\n", m->id, m->done, m->length,
-            m->bytes * 1e-6, m->bytes * 1e-6 / (now - m->begun_s));
+    fprintf(stderr, "sequence %.0f: %u of %u token%s, %.1f MB, %.0f MB/s\n", m->id, m->done, m->length,
+            plural(m->length), m->bytes * 1e-6, m->bytes * 1e-6 / (now - m->begun_s));
 }
 
 /* Bring the next range over. */
@@ -318,8 +319,8 @@ static void show(const struct move *m)
                m->length, m->bits, m->has_owner ? ",\"owner\":\"" : "", m->has_owner ? m->owner : "",
                m->has_owner ? "\"" : "");
     else
-        printf("%.0f -> %s  %u tokens, %.1f MB, bits %s\n", m->id, place, m->length, m->bytes * 1e-6,
-               m->bits);
+        printf("%.0f -> %s  %u token%s, %.1f MB, bits %s\n", m->id, place, m->length, plural(m->length),
+               m->bytes * 1e-6, m->bits);
     fflush(stdout);
 }
 

@@ -57,7 +57,7 @@ static const char *who(const struct replay_case *of, char text[WHO_BYTES])
                                                         : "sequence",
                       id);
     if (others > 0 && n < WHO_BYTES)
-        n += snprintf(text + n, (size_t)(WHO_BYTES - n), " and %d others", others);
+        n += snprintf(text + n, (size_t)(WHO_BYTES - n), " and %d other%s", others, answer_plural(others));
     if (n < WHO_BYTES)
         snprintf(text + n, (size_t)(WHO_BYTES - n), ")");
     return text;

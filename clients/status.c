@@ -13,8 +13,9 @@ static int show_stats(const struct command *c)
     if (!r)
         return code;
     bool all = command_sees_all(c);
-    printf("up %.1f s, %s (%s) on %.0f threads%s\n", answer_number(r, "uptime_s"),
+    printf("up %.1f s, %s (%s) on %.0f thread%s%s\n", answer_number(r, "uptime_s"),
            answer_text(r, "backend.name"), answer_text(r, "backend.isa"), answer_number(r, "backend.threads"),
+           answer_plural(answer_number(r, "backend.threads")),
            all ? "" : "; blocks, tokens and steps are those of all keys");
     command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
                 answer_number(r, "pool.blocks"), answer_number(r, "pool.free"), answer_number(r, "pool.held"),
@@ -27,9 +28,10 @@ static int show_stats(const struct command *c)
                 answer_number(r, "sequences.count"), all ? "" : " yours; of all keys",
                 answer_number(r, "scheduler.idle"), answer_number(r, "scheduler.queued"),
                 answer_number(r, "scheduler.running"), answer_number(r, "scheduler.swapped"));
-    command_row("steps", "%.0f, p50 %.0f us, p99 %.0f us, %.0f rows at most",
+    command_row("steps", "%.0f, p50 %.0f us, p99 %.0f us, %.0f row%s at most",
                 answer_number(r, "scheduler.steps"), answer_number(r, "scheduler.step_us.p50"),
-                answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"));
+                answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"),
+                answer_plural(answer_number(r, "scheduler.batch_rows.max")));
     command_row("read", "%.2f GB since the start, at %.2f GB/s in steps, %.2f of the machine's %.1f GB/s",
                 answer_number(r, "scheduler.bytes_read") * 1e-9, answer_number(r, "scheduler.gb_per_s"),
                 answer_number(r, "scheduler.roof_fraction"), answer_number(r, "scheduler.roof_gb_per_s"));

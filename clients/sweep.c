@@ -448,7 +448,7 @@ static int run_sweep(const struct command *c)
         fprintf(stderr, "attnctl: interrupted; %s\n",
                 s.count ? "that is what was measured" : "nothing was measured");
     else if (s.skipped)
-        fprintf(stderr, "attnctl: %zu points were not measured\n", s.skipped);
+        fprintf(stderr, "attnctl: %zu point%s not measured\n", s.skipped, s.skipped == 1 ? " was" : "s were");
     free(s.points);
     return code != EXIT_OK ? code : ok && s.count ? EXIT_OK : EXIT_FAILED;
 }

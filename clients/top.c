@@ -38,13 +38,13 @@ static void title(struct top *t, const cJSON *r)
 {
     char name[TEXT_BYTES], isa[TEXT_BYTES], url[TEXT_BYTES];
     double up = answer_number(r, "uptime_s");
-    screen_line(&t->screen, "%sattnd %s%s  up %.0f:%02.0f:%02.0f  %s (%s), %.0f threads",
+    screen_line(&t->screen, "%sattnd %s%s  up %.0f:%02.0f:%02.0f  %s (%s), %.0f thread%s",
                 screen_style(&t->screen, SCREEN_BOLD), terminal_escape(t->c->url, url, sizeof url),
                 screen_style(&t->screen, SCREEN_PLAIN), (double)(uint64_t)(up / 3600),
                 (double)((uint64_t)(up / 60) % 60), (double)((uint64_t)up % 60),
                 terminal_escape(answer_text(r, "backend.name"), name, sizeof name),
                 terminal_escape(answer_text(r, "backend.isa"), isa, sizeof isa),
-                answer_number(r, "backend.threads"));
+                answer_number(r, "backend.threads"), answer_plural(answer_number(r, "backend.threads")));
 }
 
 /* Steps and bytes a second since the last frame; in the first one, since the start. */
@@ -60,9 +60,10 @@ static void rates(struct top *t, const cJSON *r)
            new_bytes = t->has_before ? bytes - t->bytes : bytes;
     double in_steps = seconds > 0 ? answer_number(r, "scheduler.latest.bytes_read") / seconds * 1e-9 : 0;
     double now = passed > 0 ? new_bytes / passed * 1e-9 : 0;
-    screen_line(&t->screen, "steps     %.1f/s, %.0f in all; p50 %.0f us, p99 %.0f us; %.0f rows at most",
+    screen_line(&t->screen, "steps     %.1f/s, %.0f in all; p50 %.0f us, p99 %.0f us; %.0f row%s at most",
                 passed > 0 ? new_steps / passed : 0, steps, answer_number(r, "scheduler.step_us.p50"),
-                answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"));
+                answer_number(r, "scheduler.step_us.p99"), answer_number(r, "scheduler.batch_rows.max"),
+                answer_plural(answer_number(r, "scheduler.batch_rows.max")));
     screen_bar(bar, READ_CELLS, (const double[]){roof > 0 ? now / roof : 0}, "#", 1);
     screen_line(&t->screen, "read      [%s%s%s] %.1f GB/s of %.1f (roof); %.1f within steps",
                 screen_style(&t->screen, SCREEN_GREEN), bar, screen_style(&t->screen, SCREEN_PLAIN), now,
@@ -155,8 +156,9 @@ static void waiting(struct top *t, const cJSON *stats)
     int left = WAITING_MOST;
     struct http_reply reply = command_try(t->c, "/v1/waiting", &answer);
     if (!answer) {
-        screen_line(&t->screen, "waiting   %.0f sequences queued; %s",
+        screen_line(&t->screen, "waiting   %.0f sequence%s queued; %s",
                     answer_number(stats, "scheduler.queued"),
+                    answer_plural(answer_number(stats, "scheduler.queued")),
                     reply.status == 404 ? "no /v1/waiting at this daemon: not said why"
                                         : "/v1/waiting is not for this key");
         return;
@@ -227,8 +229,8 @@ static void sequences(struct top *t, const cJSON *stats)
     double swapped = answer_number(stats, "scheduler.swapped"), idle = answer_number(stats, "scheduler.idle");
     if (t->sees_all)
         screen_line(&t->screen,
-                    "sequences %.0f: %.0f running, %.0f queued, %.0f swapped, %.0f idle; %.0f leases", count,
-                    running, queued, swapped, idle, leases);
+                    "sequences %.0f: %.0f running, %.0f queued, %.0f swapped, %.0f idle; %.0f lease%s", count,
+                    running, queued, swapped, idle, leases, answer_plural(leases));
     else
         screen_line(
             &t->screen,

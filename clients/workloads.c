@@ -18,11 +18,12 @@ static int list(const struct command *c)
     if (page && cJSON_GetArraySize(answer_at(page, "items")) == 0)
         puts("no workload runs or has ended lately");
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
-        printf("%6.0f  %-9s %8.0f of %.0f tokens  %6.0f sequences  %6.1f GB/s  %8.2f s",
+        printf("%6.0f  %-9s %8.0f of %.0f token%s  %6.0f %-9s  %6.1f GB/s  %8.2f s",
                answer_number(item, "id"), report_waits(item) ? "waiting" : answer_text(item, "state"),
                answer_number(item, "tokens.done"), answer_number(item, "tokens.total"),
-               answer_number(item, "sequences.total"), answer_number(item, "gb_per_s"),
-               answer_number(item, "wall_s"));
+               answer_plural(answer_number(item, "tokens.total")), answer_number(item, "sequences.total"),
+               answer_number(item, "sequences.total") == 1 ? "sequence" : "sequences",
+               answer_number(item, "gb_per_s"), answer_number(item, "wall_s"));
         if (*answer_text(item, "owner")) {
             fputs("  ", stdout);
             terminal_put(stdout, answer_text(item, "owner"));

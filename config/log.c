@@ -7,6 +7,7 @@
 #include "config/log.h"
 
 #include "config/clock.h"
+#include "config/numbers.h"
 
 #include <errno.h>
 #include <math.h>
@@ -160,8 +161,8 @@ static void *run_writer(void *cookie)
         pthread_mutex_unlock(&all.mutex);
         if (empty && lost)
             log_event(LOG_WARNING, "lines_dropped", LOG_NUMBERS({"lines", (double)lost}),
-                      "%llu lines of the log were dropped: nobody read it, or it could not be written",
-                      (unsigned long long)lost);
+                      "%llu line%s of the log %s dropped: nobody read it, or it could not be written",
+                      (unsigned long long)lost, plural(lost), lost == 1 ? "was" : "were");
         else if (!empty)
             write_line(line->bytes, line->n);
         pthread_mutex_lock(&all.mutex);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* numbers.h - the smaller, the larger, a quotient rounded up, and a hash of an id. */
+/* numbers.h - the smaller, the larger, a quotient rounded up, a hash of an id, and the end of a word that is counted. */
 #ifndef CONFIG_NUMBERS_H
 #define CONFIG_NUMBERS_H
 
@@ -26,6 +26,12 @@ static inline uint32_t hash_id(uint64_t id)
 static inline uint32_t ceiling(uint32_t n, uint32_t of)
 {
     return n / of + (n % of != 0);
+}
+
+/* "" for 1, else "s". */
+static inline const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
 }
 
 #endif

@@ -199,9 +199,9 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
                             "PUT /v1/parameters sets them");
     if (request->rows.all_layers && table.length != table.cursor_max)
         return request_fail(request, ATTND_GAP,
-                            "sequence %llu has %u tokens at one layer and %u at another: append to it "
+                            "sequence %llu has %u token%s at one layer and %u at another: append to it "
                             "layer by layer",
-                            id, table.length, table.cursor_max);
+                            id, table.length, plural(table.length), table.cursor_max);
     uint32_t at = block_tables_cursor(tables, row, request->rows.layer), grows = request->rows.k ? rows : 0;
     bool given = named->position != REQUEST_POSITION_ABSENT && !named->placed;
     if (!request->rows.k && at == 0)
@@ -209,23 +209,23 @@ static int resolve_sequence(struct client_queue *c, struct request *request, uin
                             id, request->rows.layer);
     if (!given && !request->rows.k && rows > at)
         return request_fail(request, ATTND_INVALID,
-                            "sequence %llu has %u tokens at layer %u, and %u rows ask for them", id, at,
-                            request->rows.layer, rows);
+                            "sequence %llu has %u token%s at layer %u, and %u rows ask for them", id, at,
+                            plural(at), request->rows.layer, rows);
     if (!given)
         named->position = request->rows.k ? at : at - rows;
     named->placed = !given;
     uint64_t end = (uint64_t)named->position + rows;
     if (given && (request->rows.k ? named->position > at : end > at))
         return request_fail(request, ATTND_GAP,
-                            "sequence %llu has %u tokens at layer %u; rows at position %u do not continue "
+                            "sequence %llu has %u token%s at layer %u; rows at position %u do not continue "
                             "them (length %u)",
-                            id, at, request->rows.layer, named->position, table.length);
+                            id, at, plural(at), request->rows.layer, named->position, table.length);
     if (request->rows.stream.on && request->rows.k && !request->rows.retries && named->position < at)
         return request_fail(
             request, ATTND_CONFLICT,
-            "sequence %llu has %u tokens at layer %u, and rows at position %u stand already: a retry "
+            "sequence %llu has %u token%s at layer %u, and rows at position %u stand already: a retry "
             "has to be asked for",
-            id, at, request->rows.layer, named->position);
+            id, at, plural(at), request->rows.layer, named->position);
     if (request->rows.k && end > tokens_max)
         return request_fail(request, ATTND_INVALID,
                             "sequence %llu would have %llu tokens; limits.sequence_tokens is %u", id,
@@ -475,7 +475,7 @@ static int fail_for_blocks(struct client_queue *c, struct request *request, uint
         snprintf(swaps, sizeof swaps, "; too few idle sequences can be swapped out (%u host blocks free)",
                  block_tables_counts(tables).host_free);
     return request_fail(request, ATTND_NO_BLOCKS, "needs %u block%s of %u; %u free, %u reclaimable%s%s", need,
-                        need == 1 ? "" : "s", counts.blocks, counts.free, counts.cached, kept, swaps);
+                        plural(need), counts.blocks, counts.free, counts.cached, kept, swaps);
 }
 
 /* Whether nothing will give blocks back by itself: no step is in flight, and the one being formed does
@@ -811,8 +811,8 @@ static uint32_t find_exported(struct client_queue *c, struct request *request)
         return NO_ROW;
     uint32_t length = block_tables_view(tables_of(c), row).length;
     if (sequence_ops_has_content(c->o.state, request, row, e->content) && e->end > length)
-        request_fail(request, ATTND_GAP, "sequence %llu has %u tokens; %u..%u are not all there",
-                     (unsigned long long)request->id, length, e->first, e->end - 1);
+        request_fail(request, ATTND_GAP, "sequence %llu has %u token%s; %u..%u are not all there",
+                     (unsigned long long)request->id, length, plural(length), e->first, e->end - 1);
     return request->status == 0 ? row : NO_ROW;
 }
 
@@ -1622,8 +1622,8 @@ void client_queue_add(struct client_queue *c, struct request *request)
     }
     uint32_t most = request->kind == REQUEST_PAGED ? c->rows_max : rows_max;
     if (rows > rows_max || tokens > most || (!batch && request->queued.on_count > rows_max)) {
-        request_fail(request, ATTND_INVALID, "%u rows of %u sequences; %s is %u",
-                     tokens > rows ? tokens : rows, request->queued.on_count,
+        request_fail(request, ATTND_INVALID, "%u row%s of %u sequence%s; %s is %u", larger(tokens, rows),
+                     plural(larger(tokens, rows)), request->queued.on_count, plural(request->queued.on_count),
                      rows > rows_max || most == rows_max ? "limits.rows_per_call" : "scheduler.step_rows_max",
                      rows > rows_max ? rows_max : most);
         finish(c, request);

@@ -243,9 +243,10 @@ static int check_kind(const struct registered_call *c, const struct geometry *g,
     if (c->sequence_count < 1 || c->rows < c->sequence_count || c->rows > rows_max)
         return refuse(
             detail,
-            "%u rows of %u sequences: wants a sequence at least, a row of each, and %u rows at most "
+            "%u row%s of %u sequence%s: wants a sequence at least, a row of each, and %u row%s at most "
             "(limits.rows_per_call)",
-            c->rows, c->sequence_count, rows_max);
+            c->rows, plural(c->rows), c->sequence_count, plural(c->sequence_count), rows_max,
+            plural(rows_max));
     if ((uint64_t)c->sequence_count *
             (sizeof(struct sequence_view) + (uint64_t)g->layers * sizeof(uint32_t)) >
         ANSWER_BYTES_MAX)

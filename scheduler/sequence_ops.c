@@ -414,8 +414,9 @@ int sequence_ops_moved(struct engine_state *state, struct request *request)
     if (!sequence_ops_has_content(state, request, row, moved->content))
         return request->status;
     if (table.cursor_max != moved->length)
-        return request_fail(request, ATTND_GAP, "sequence %llu has %u tokens, not %u: move the others, too",
-                            (unsigned long long)request->id, table.cursor_max, moved->length);
+        return request_fail(request, ATTND_GAP, "sequence %llu has %u token%s, not %u: move the others, too",
+                            (unsigned long long)request->id, table.cursor_max, plural(table.cursor_max),
+                            moved->length);
     sequences_note_moved(state->sequences, row, moved->moved_to, state->now_s);
     remove_sequence(state, row, HISTORY_MOVED);
     return 0;

@@ -832,10 +832,11 @@ static void note_slow(struct steps *x, const struct step *s)
               LOG_NUMBERS({"step", (double)s->number}, {"ms", cost.seconds * 1e3},
                           {"rows", step_row_count(s)}, {"sequences", s->table_row_count},
                           {"bytes", (double)cost.bytes}),
-              "slow step %llu: %.0f ms for %u query rows of %u sequences, %.1f MB of K and V read at %.1f "
+              "slow step %llu: %.0f ms for %u query row%s of %u sequence%s, %.1f MB of K and V read at %.1f "
               "GB/s (roof %.1f)",
-              (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), s->table_row_count,
-              (double)cost.bytes * 1e-6, (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
+              (unsigned long long)s->number, cost.seconds * 1e3, step_row_count(s), plural(step_row_count(s)),
+              s->table_row_count, plural(s->table_row_count), (double)cost.bytes * 1e-6,
+              (double)cost.bytes / cost.seconds * 1e-9, x->roof.report.gb_per_s);
 }
 
 static void note_figures(struct steps *x, const struct step *s, double idle_s)

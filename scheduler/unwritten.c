@@ -287,7 +287,7 @@ static void tell(struct unwritten *u, struct request *request)
     say(&t, ", query at %u, sees position %u in slot %u of block %u, which nobody has written", found->query,
         found->position, found->slot, found->block);
     if (found->slots > 1)
-        say(&t, " (%u such slots, in block%s", found->slots, found->blocks > 1 ? "s" : "");
+        say(&t, " (%u such slots, in block%s", found->slots, plural(found->blocks));
     for (uint32_t i = 0; found->slots > 1 && i < smaller(found->blocks, BLOCKS_NAMED); i++)
         say(&t, "%s %u", i ? "," : "", search->blocks[i]);
     if (found->slots > 1)

@@ -1360,9 +1360,10 @@ static void log_ended(const struct workload *w, const char *how, bool cut)
                  LOG_NUMBERS({"workload", (double)r->id}, {"ms", r->wall_s * 1e3}, {"sequences", r->finished},
                              {"of", r->sequences}, {"tokens", (double)r->tokens_done},
                              {"of_tokens", (double)r->tokens}),
-                 "workload %llu %s after %.1f s%s: %u of %u sequences, %llu of %llu tokens",
+                 "workload %llu %s after %.1f s%s: %u of %u sequence%s, %llu of %llu token%s",
                  (unsigned long long)r->id, how, r->wall_s, why[r->reason], r->finished, r->sequences,
-                 (unsigned long long)r->tokens_done, (unsigned long long)r->tokens);
+                 plural(r->sequences), (unsigned long long)r->tokens_done, (unsigned long long)r->tokens,
+                 plural(r->tokens));
 }
 
 /* All sequences of a workload have left. Its state is told once the cache has nothing of it any more. */
@@ -1814,9 +1815,9 @@ int workload_run_start(struct engine_state *state, struct request *request)
     log_event_of(LOG_INFO, "workload_begun", &about,
                  LOG_NUMBERS({"workload", (double)w->report.id}, {"sequences", w->report.sequences},
                              {"tokens", (double)w->report.tokens}),
-                 "workload %llu begins%s%s: %u sequences, %llu tokens", (unsigned long long)w->report.id,
+                 "workload %llu begins%s%s: %u sequence%s, %llu token%s", (unsigned long long)w->report.id,
                  w->report.owner[0] ? ", of the key " : "", w->report.owner, w->report.sequences,
-                 (unsigned long long)w->report.tokens);
+                 plural(w->report.sequences), (unsigned long long)w->report.tokens, plural(w->report.tokens));
     d->changed = true;
     tell(d, w, request);
     return 0;

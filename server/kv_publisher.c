@@ -14,6 +14,7 @@
 #include "server/kv_publisher.h"
 
 #include "config/log.h"
+#include "config/numbers.h"
 #include "config/zmq_address.h"
 #include "scheduler/kv_events.h"
 #include "server/kv_batch.h"
@@ -597,5 +598,6 @@ void kv_publisher_log(const struct kv_publisher *p)
     log_line(LOG_INFO, "kv events on %s%s%s", p->pub.url, p->replay.socket ? ", past ones on " : "",
              p->replay.url);
     if (p->has_curve)
-        log_line(LOG_INFO, "kv events: CURVE, public key %s, %u clients", p->public_key, p->client_count);
+        log_line(LOG_INFO, "kv events: CURVE, public key %s, %u client%s", p->public_key, p->client_count,
+                 plural(p->client_count));
 }

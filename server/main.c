@@ -6,6 +6,7 @@
 #include "config/host_memory.h"
 #include "config/log.h"
 #include "config/nearest.h"
+#include "config/numbers.h"
 #include "scheduler/engine.h"
 #include "scheduler/journal_file.h"
 #include "scheduler/journal_print.h"
@@ -392,7 +393,7 @@ static void on_drain_deadline(uv_timer_t *timer)
     cut += d->managers ? http_connections_cut(d->managers) : 0;
     cut += registered_cut(d->registered);
     log_event(LOG_WARNING, "drain_deadline", LOG_NUMBERS({"connections", cut}),
-              "the drain's deadline passed: %u connections were cut", cut);
+              "the drain's deadline passed: %u connection%s cut", cut, cut == 1 ? " was" : "s were");
     d->cut |= cut > 0;
 }
 
@@ -692,10 +693,10 @@ static void log_backend(const struct engine *engine)
 {
     const struct attention_info *backend = engine_backend(engine);
     log_line(LOG_INFO,
-             "backend %s (%s) on %s, %u threads, reads the pool at %.1f GB/s; "
+             "backend %s (%s) on %s, %u thread%s, reads the pool at %.1f GB/s; "
              "grouping rows costs %.1f us a layer",
-             backend->name, backend->isa, backend->device, backend->threads, engine_roof(engine).gb_per_s,
-             engine_grouping_us(engine));
+             backend->name, backend->isa, backend->device, backend->threads, plural(backend->threads),
+             engine_roof(engine).gb_per_s, engine_grouping_us(engine));
 }
 
 /* Start thread: take the pool's memory, open the backend, start the engine. */

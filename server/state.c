@@ -8,6 +8,7 @@
 #include "config/clock.h"
 #include "config/log.h"
 #include "config/model_constants.h"
+#include "config/numbers.h"
 #include "scheduler/engine.h"
 #include "server/answer.h"
 #include "server/api.h"
@@ -223,8 +224,10 @@ static void tell(struct state *s, const char *what, uint32_t done, uint32_t of, 
     if (now - s->told_s < TELL_S)
         return;
     s->told_s = now;
-    log_line(LOG_INFO, "%s: %u of %u sequences, %llu MiB", what, done, of, (unsigned long long)(bytes >> 20));
-    service_notify("STATUS=%s: %u of %u sequences\nEXTEND_TIMEOUT_USEC=60000000\nWATCHDOG=1", what, done, of);
+    log_line(LOG_INFO, "%s: %u of %u sequence%s, %llu MiB", what, done, of, plural(of),
+             (unsigned long long)(bytes >> 20));
+    service_notify("STATUS=%s: %u of %u sequence%s\nEXTEND_TIMEOUT_USEC=60000000\nWATCHDOG=1", what, done, of,
+                   plural(of));
 }
 
 static void remove_one(struct daemon_state *daemon, uint64_t id, bool lease)
@@ -821,7 +824,7 @@ static bool save_all(struct saving *s)
     note_saved(s->state, s->whole, count - s->gone);
     log_event(s->whole + s->gone < count ? LOG_WARNING : LOG_INFO, "saved",
               LOG_NUMBERS({"sequences", s->whole}, {"of", count - s->gone}, {"bytes", (double)bytes}),
-              "saved: %u of %u sequences, %llu MiB", s->whole, count - s->gone,
+              "saved: %u of %u sequence%s, %llu MiB", s->whole, count - s->gone, plural(count - s->gone),
               (unsigned long long)(bytes >> 20));
     return s->whole + s->gone == count;
 }
@@ -1066,7 +1069,7 @@ static bool restore_all(struct restoring *r)
         return false;
     log_event(r->restored < count ? LOG_WARNING : LOG_INFO, "restored",
               LOG_NUMBERS({"sequences", r->restored}, {"of", count}, {"bytes", (double)r->bytes}),
-              "restored: %u of %u sequences, %llu MiB", r->restored, count,
+              "restored: %u of %u sequence%s, %llu MiB", r->restored, count, plural(count),
               (unsigned long long)(r->bytes >> 20));
     return true;
 }

@@ -468,8 +468,9 @@ static int compile(const struct nvrtc *n, const struct request *r, FILE *report,
         return ATTND_INTERNAL;
     }
     if (report)
-        fprintf(report, "  %u pieces by %u threads in %.1f s, the longest in %.1f: %s\n", r->piece_count,
-                threads, program->compile_s, c.outcomes[longest].seconds, r->pieces[longest].name);
+        fprintf(report, "  %u piece%s by %u thread%s in %.1f s, the longest in %.1f: %s\n", r->piece_count,
+                plural(r->piece_count), threads, plural(threads), program->compile_s,
+                c.outcomes[longest].seconds, r->pieces[longest].name);
     return 0;
 }
 

@@ -140,7 +140,7 @@ k without v|/v1/attend|422 /v: is missing: k and v come together|{"layer":0,"seq
 not a number|/v1/append|422 /k/0/0/2: wants a number|{"layer":0,"sequences":[1],"k":[[[0,0,"x",0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
 too large for f32|/v1/append|422 /k: row 0, head 0, element 0 is not finite|{"layer":0,"sequences":[1],"k":[[[1e300,0,0,0,0,0,0,0]]],"v":[[[0,0,0,0,0,0,0,0]]]}
 a layer that is not there|/v1/attend|422 /layer: wants an integer in 0..1|{"layer":2,"sequences":[1],"q":$look}
-more rows than tokens|/v1/attend|422 sequence 2 has 1 tokens at layer 0, and 2 rows ask for them|{"layer":0,"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
+more rows than tokens|/v1/attend|422 sequence 2 has 1 token at layer 0, and 2 rows ask for them|{"layer":0,"sequences":[2],"indptr":[0,2],"q":[[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]],[[0,0,0,0,0,0,0,0],[0,0,0,0,0,0,0,0]]]}
 indptr that does not rise|/v1/attend|422 /indptr: wants numbers that rise from 0, each by at least 1|{"layer":0,"sequences":[1],"indptr":[0,0],"q":[]}
 an unknown member|/v1/attend|422 /Q: there is no such member|{"layer":0,"sequences":[1],"Q":1}
 the same member twice|/v1/attend|400 line 1, column 12: member "layer" occurs twice|{"layer":0,"layer":1}

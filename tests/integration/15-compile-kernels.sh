@@ -50,8 +50,8 @@ printf 'x' | dd of="$file" bs=1 seek=5000 conv=notrunc status=none
 expect 'nor a damaged one' "$kernels" "$(compile sm_75 tiny | grep -c registers)"
 expect 'and it is whole again' "  in the cache: $file" "$(compile sm_75 tiny | tail -n 1)"
 mkdir "$WORK/alone"
-said=$(cache=$WORK/alone taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" bash -c 'compile sm_75 tiny' | grep -o 'by 1 threads')
-expect 'on one processor they are compiled one by one' 'by 1 threads' "$said"
+said=$(cache=$WORK/alone taskset -c "$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')" bash -c 'compile sm_75 tiny' | grep -o 'by 1 thread in')
+expect 'on one processor they are compiled one by one' 'by 1 thread in' "$said"
 cmp -s "$WORK/alone/"* "$file"
 expect 'to the same code' 0 $?
 touch "$WORK/no-folder"

@@ -51,7 +51,7 @@ stop_daemon
 start_daemon --config config/tiny.jsonc --set limits.rows_per_call=2
 curl -s -X POST "$URL/v1/sequences" >/dev/null
 row='[[1,0,0,0,0,0,0,0]]'
-expect 'more rows than a call may have' '422 3 rows of 1 sequences; limits.rows_per_call is 2' \
+expect 'more rows than a call may have' '422 3 rows of 1 sequence; limits.rows_per_call is 2' \
     "$(curl -s --json "{\"sequences\":[1],\"indptr\":[0,3],\"k\":[$row,$row,$row],\"v\":[$row,$row,$row]}" "$URL/v1/append" | jq -r '"\(.status) \(.detail)"')"
 expect 'the limit is told' 2 "$(curl -s "$URL/v1/info" | jq .limits.rows_per_call)"
 stop_daemon

@@ -42,6 +42,7 @@ printf 'POST /v1/sequences HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicat
 caught_up
 stop_daemon
 expect 'who does not finish in time is cut, which is no clean end' '1 1' "$? $(jq 'select(.event == "drain_deadline").connections' "$WORK/log")"
+expect 'one is singular (bug: "1 connections were cut")' "the drain's deadline passed: 1 connection was cut" "$(jq -r 'select(.event == "drain_deadline").msg' "$WORK/log")"
 expect 'and has a line' '["warning","POST","/v1/sequences",503]' "$(jq -c 'select(.code == "cut") | [.level, .method, .route, .status]' "$WORK/log")"
 exec 3>&-
 

@@ -194,7 +194,7 @@ done <<'LIST'
 422 invalid layer: wants 0..1|kind=2 layer=4294967295 q=4096 o=8192
 422 invalid kernel: wants 0 (auto), 1 (paged_v1) or 2 (paged_v2)|kind=2 kernel=3 q=4096 o=8192
 422 invalid kv_stored: wants 0 or 1|kind=1 kv_stored=2 k=4096 v=8192
-422 invalid 0 rows of 1 sequences: wants a sequence at least, a row of each, and 16384 rows at most (limits.rows_per_call)|kind=1 rows=0 k=4096 v=8192
+422 invalid 0 rows of 1 sequence: wants a sequence at least, a row of each, and 16384 rows at most (limits.rows_per_call)|kind=1 rows=0 k=4096 v=8192
 422 invalid 4294967295 rows of 4294967295 sequences: wants a sequence at least, a row of each, and 16384 rows at most (limits.rows_per_call)|kind=1 sequence_count=4294967295 rows=4294967295 k=4096 v=8192
 422 invalid rows: without counts wants one of each sequence|kind=1 rows=2 k=4096 v=8192
 422 invalid v: is missing: k and v come together|kind=1 k=4096

@@ -180,7 +180,7 @@ for setting in "${curve[@]}"; do sets+=(--set "$setting"); done
 start_daemon --config config/tiny.jsonc "${sets[@]}"
 port() { sed -n "s/.*$1 on tcp:\/\/0.0.0.0:\([0-9]*\).*/\1/p" "$WORK/log"; }
 PUB=tcp://127.0.0.1:$(port 'kv events') REPLAY=tcp://127.0.0.1:$(port 'past ones')
-expect 'the log has the public key' "${keys[0]}" "$(sed -n 's/.*CURVE, public key \(.*\), 1 clients/\1/p' "$WORK/log")"
+expect 'the log has the public key' "${keys[0]}" "$(sed -n 's/.*CURVE, public key \(.*\), 1 client$/\1/p' "$WORK/log")"
 expect 'who has a key comes in' in "$(events knock "$PUB" "${keys[0]}" "${keys[2]}" "${keys[3]}")"
 expect 'who has another does not' refused "$(events knock "$PUB" "${keys[0]}" "${keys[4]}" "${keys[5]}")"
 expect 'nor who has none' refused "$(events knock "$PUB")"
