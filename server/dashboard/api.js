@@ -18,11 +18,12 @@ const RECONNECT_MS = [250, 500, 1000, 2000, 4000];
 
 export class Api {
   // askKey(problem): resolves to {key, keep}. onKey(): there is another key. onProblem(problem): every one, before it is thrown.
-  constructor({askKey, onKey, onProblem}) {
+  constructor({askKey, onKey, onProblem, onDone}) {
     this.base = new URL('.', document.baseURI).href;
     this.askKey = askKey;
     this.onKey = onKey;
     this.onProblem = onProblem;
+    this.onDone = onDone; // with the path and the answer of what is no GET
     this.key = sessionStorage.getItem(KEPT);
     this.asking = null;
     // Behind a proxy every request goes to one node: the one that the address names (#n2), or whichever answers first.
@@ -92,8 +93,9 @@ export class Api {
 
   // json(path, ...): the answer's JSON; null of an empty one.
   async json(path, options) {
-    const answer = await this.fetch(path, options);
-    return answer.status === 204 || answer.status === 304 ? null : answer.json();
+    const answer = await this.fetch(path, options), told = answer.status === 204 || answer.status === 304 ? null : await answer.json();
+    if (options?.method) this.onDone?.(path, told);
+    return told;
   }
 
   // events({types, on, opened, signal}): read /v1/events until `signal`, again and again, from where it was left. on(event) gets the parsed

@@ -10,7 +10,7 @@
 import {Api, Problem} from './api.js';
 import {BlockMap} from './map.js';
 import {$, fill, h, setText, swatch, update} from './dom.js';
-import {BlockStore, FOREIGN, OTHER, PALETTES, STATES, STATE_LABELS, bytesText, changeText, countText, hexToRgb, legendOf, plural, scopeLacked, scopesDenied, secondsText, sequencesOfAll, sequencesText} from './pure.js';
+import {BlockStore, FOREIGN, OTHER, PALETTES, STATES, STATE_LABELS, actedOn, bytesText, changeText, countText, hexToRgb, legendOf, plural, scopeLacked, scopesDenied, secondsText, sequencesOfAll, sequencesText} from './pure.js';
 import {SequencesView, TreeView} from './sequences.js';
 import {BlockView, ChecksView, PrefixesView, StepsView, WaitingView} from './observe.js';
 import {TourView, WorkloadView} from './learn.js';
@@ -24,7 +24,8 @@ const SWEEP_BLOCKS = 1000;    // of so many
 const POLL_MS = 400, VIEW_MS = 500;
 const EPOCHS = 1024;          // that the slider reaches back, unless the daemon says that it has fewer
 const IDLE_S = 2;             // without a step: there is no rate to show
-const CHANGES_SHOWN = 5;
+const CHANGES_SHOWN = 5, OWN_SHOWN = 8;
+const CHANGES_KEPT = 512;     // at least: a change may come before the answer that says whose it is
 const NO_TABLES = {items: [], count: 0};
 const OWN_LABELS = {'own sequences': 'sequences', 'own held': 'held blocks', 'own shared': 'of them shared', 'own cached': 'cached blocks'};
 const seconds = () => performance.now() / 1000;
@@ -32,13 +33,16 @@ const sleep = (ms) => new Promise((wake) => setTimeout(wake, ms));
 
 class App {
   constructor() {
-    this.api = new Api({askKey: (problem) => this.askKey(problem), onKey: () => this.onKey(), onProblem: (p) => this.onProblem(p)});
+    this.api = new Api({askKey: (problem) => this.askKey(problem), onKey: () => this.onKey(), onProblem: (p) => this.onProblem(p),
+      onDone: (path, answer) => this.watch(actedOn(path, answer))});
     this.info = this.stats = this.live = this.past = null;
     this.stopped = null;        // the epoch that is shown; null: the present
     this.hasEvents = null;      // whether there is /v1/events; null: not known yet
     this.tables = NO_TABLES;    // of the sequences, now,
     this.pastTables = null;     // and at the epoch that is shown; null: not loaded yet
     this.changes = [];
+    this.own = new Set();       // sequences and leases that were made, used or chosen on this page, and their forks;
+    this.ownChanges = [];       // what has changed of these
     this.denied = new Map();    // scope -> why
     this.chosen = null;         // a sequence
     this.unswept = 0;           // of these pages, those that were not read since the state has changed
@@ -260,6 +264,9 @@ class App {
     this.run?.abort();
     this.run = null;
     this.live.forget();
+    this.own.clear();
+    this.ownChanges = [];
+    this.changesDrawn = false;
     this.tables = NO_TABLES;
     this.oldest = 0;
     this.stats = null;
@@ -318,22 +325,38 @@ class App {
       return;
     }
     if (e.event === 'block') {
+      const of = e.sequence || this.live.owner[e.block]; // of what is given back, who had it
       if (!this.live.readEvent(e, seconds())) this.askBlock(e.block).catch((p) => this.mapProblem(p));
       if (this.stopped === null) {
         if (e.change !== 'taken' || this.live.count < 4096) this.map.flash(e.block, seconds());
         this.map.ask();
       }
       this.views.block.onEvent(e);
-      this.note(e);
+      this.note({...e, of});
     } else if (e.event === 'sequence') {
       this.live.at = Math.max(this.live.at, e.epoch);
-      this.note(e);
+      this.note({...e, of: e.sequence});
     }
   }
 
   note(change) {
     this.changes.push(change);
-    if (this.changes.length > 64) this.changes.splice(0, 32);
+    if (this.changes.length > 2 * CHANGES_KEPT) this.changes.splice(0, CHANGES_KEPT);
+    this.noteOwn(change);
+    this.changesDrawn = false;
+  }
+
+  // A workload has thousands of changes a second: those of what somebody does here, as a copy on write, are kept beside.
+  noteOwn(change) {
+    if (this.own.has(change.parent)) this.own.add(change.of);
+    if (!this.own.has(change.of) || this.ownChanges.includes(change)) return;
+    this.ownChanges = [...this.ownChanges, change].sort((a, b) => a.epoch - b.epoch).slice(-OWN_SHOWN);
+  }
+
+  // watch(ids): from now on these are this page's own, and so is what has just changed of them.
+  watch(ids) {
+    for (const id of ids) this.own.add(id);
+    for (const change of this.changes) this.noteOwn(change);
     this.changesDrawn = false;
   }
 
@@ -453,7 +476,10 @@ class App {
     if (this.changesDrawn) return;
     this.changesDrawn = true;
     const latest = this.changes.slice(-CHANGES_SHOWN).reverse();
-    fill($('changes'), latest.length ? latest.map((e) => h('li', {}, h('span', {class: 'when'}, e.epoch ?? ''), h('span', {}, e.text ?? changeText(e))))
+    const line = (e) => h('li', {}, h('span', {class: 'when'}, e.epoch ?? ''), h('span', {}, e.text ?? changeText(e)));
+    $('own-box').hidden = !this.ownChanges.length;
+    fill($('own-changes'), this.ownChanges.map(line).reverse());
+    fill($('changes'), latest.length ? latest.map(line)
       : h('li', {class: 'dim'}, this.hasEvents === false ? 'This daemon tells no events.' : `Nothing ${this.seesAll ? '' : 'of this key '}has changed since this page was opened.`));
   }
 
@@ -598,6 +624,8 @@ class App {
 
   choose(id) {
     this.chosen = id;
+    const chosen = this.tables.items.find((s) => s.id === id);
+    if (chosen && !chosen.workload) this.watch([id]);
     this.say(null, $('sequence-new-message'));
     this.map.mark([]);
     this.redrawTables();

@@ -420,6 +420,12 @@ export function list(items, most = 6) {
   return shown.length < 2 ? shown.join('') : `${shown.slice(0, -1).join(', ')} and ${shown.at(-1)}`;
 }
 
+// actedOn(path, answer): the sequences and leases that a request was about, or has made.
+export function actedOn(path, answer) {
+  const [, what, id] = /^\/v1\/(sequences|leases|append)\b(?:\/(\d+))?/.exec(path) ?? [];
+  return what ? [Number(id), answer?.id, ...(answer?.sequences ?? []).map((s) => s.id)].filter((n) => n > 0) : [];
+}
+
 // changeText(event): a block or sequence event in a sentence.
 export function changeText(e) {
   const of = e.sequence ? ` by sequence ${e.sequence}` : ''; // or a lease

@@ -152,6 +152,12 @@ test('zeros as safetensors', () => {
   assert.equal(pure.zerosLine({base: 'http://h/', sequence: 1, tokens: 4000, geometry}), null);
 });
 
+test('what a request was about, or has made', () => {
+  const of = (path, answer) => pure.actedOn(path, answer);
+  assert.deepEqual([of('/v1/sequences', {id: 4, blocks: []}), of('/v1/sequences/4/fork', {sequences: [{id: 5}, {id: 6}]}), of('/v1/sequences/4', null), of('/v1/leases', {id: 9})], [[4], [4, 5, 6], [4], [9]]);
+  assert.deepEqual([of('/v1/append', {sequences: [{id: 4}]}), of('/v1/workloads', {id: 1}), of('/v1/workloads/1', null), of('/v1/selftest', {ok: true})], [[4], [], [], []]);
+});
+
 test('words', () => {
   assert.deepEqual([pure.bytesText(0), pure.bytesText(1536), pure.bytesText(256 * 2 ** 20)], ['0 B', '1.5 KiB', '256 MiB']);
   assert.deepEqual([pure.plural(1, 'block'), pure.plural(2, 'block'), pure.list([1, 2, 3]), pure.list([1], 6), pure.list([1, 2, 3, 4], 2)], ['1 block', '2 blocks', '1, 2 and 3', '1', '1, 2 and 2 more']);

@@ -214,4 +214,31 @@ with Daemon() as daemon, Page(daemon.url) as page:
     page.tab("workload")
     eventually(lambda: "cancelled (request)" in page.text("workload-list"), "it is cancelled")
     expect("the browser has nothing to complain of", [], page.complaints())
+
+# A workload has thousands of changes a second: what one does beside it can be read all the same (bug: a copy on write was gone in a moment).
+with Daemon("--config", "config/tiny.jsonc", "--set", "pool.blocks=256") as daemon, Page(daemon.url) as page:
+    page.loaded()
+    page.tab("sequences")
+    hidden = lambda: page.script("return document.getElementById('own-box').hidden")
+    lines = lambda name: page.script("return [...document.querySelectorAll('#' + arguments[0] + ' li')].map((e) => [Number(e.firstChild.textContent), e.lastChild.textContent])", name)
+    workload = daemon.post("/v1/workloads", {"sequences": [{"count": 10000, "prompt": 9, "decode": 4, "fork": {"at": 10, "count": 2}}], "arrival": {"rate": 200}})["id"]
+    eventually(lambda: len(page.script("return [...document.querySelectorAll('#changes .when')]")) == 5, "a workload's changes are the latest ones")
+    expect("none of them are one's own", True, hidden())
+    page.script("document.querySelector('#sequence-form button[type=submit]').click()")
+    a = int(re.search(r"\d+", eventually(lambda: page.text("sequence-new-message"), "a sequence is made")).group())
+    eventually(lambda: page.script(f"{CHOSEN} return !box.hidden && box.textContent.startsWith('Sequence {a} ')"), "it is chosen")
+    page.script(f"{CHOSEN} named('Append a token').click()")
+    eventually(lambda: daemon.get(f"/v1/sequences/{a}")["length"] == 1, "it has a token")
+    page.script(f"{CHOSEN} named('Fork').click()")
+    child = eventually(lambda: [int(m.group(1)) for m in [re.search(rf"sequence (\d+) forked from sequence {a}:", text) for _, text in lines("own-changes")] if m], "its fork is told of")[0]
+    daemon.append(child, 1)
+    copied = eventually(lambda: [line for line in lines("own-changes") if re.fullmatch(rf"block \d+ copied to block \d+ by sequence {child}, which wrote to it while it was shared", line[1])],
+                        "the copy on write of the fork is told of")[0]
+    eventually(lambda: lines("changes")[0][0] > copied[0] + 200, "200 changes later")
+    expect("it can be read still", True, copied in lines("own-changes"))
+    blocks = {b for s in (a, child) for b in daemon.get(f"/v1/sequences/{s}")["blocks"]}
+    expect("nothing else is there", [], [text for _, text in lines("own-changes") if not re.search(rf"\bsequence ({a}|{child})\b", text) and not {int(n) for n in re.findall(r"block (\d+)", text)} <= blocks])
+    expect("in their order", sorted((n for n, _ in lines("own-changes")), reverse=True), [n for n, _ in lines("own-changes")])
+    daemon.curl(f"/v1/workloads/{workload}", "-X", "DELETE")
+    expect("the browser has nothing to complain of", [], page.complaints())
 finish()
