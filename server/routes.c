@@ -8,6 +8,7 @@
 #include "server/routes.h"
 
 #include "config/log.h"
+#include "config/numbers.h"
 #include "scheduler/staging.h"
 #include "scheduler/workload.h"
 #include "scheduler/workload_run.h"
@@ -713,8 +714,8 @@ static void log_removed(const struct answer *answer)
     log_event_of(LOG_WARNING, "key_removed", &(struct log_about){.key = answer->forgets->name},
                  LOG_NUMBERS({"sequences", sequences}, {"workloads", workloads}),
                  "what belonged to the key \"%s\" is removed: %u sequence%s and lease%s, %u workload%s",
-                 answer->forgets->name, sequences, plural(sequences), plural(sequences),
-                 workloads, plural(workloads));
+                 answer->forgets->name, sequences, plural(sequences), plural(sequences), workloads,
+                 plural(workloads));
 }
 
 /* Ask the engine to go on removing what belonged to a key, if that is what was asked; false: it is not, or it
