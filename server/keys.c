@@ -377,20 +377,20 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Room for `count` keys; false: no memory. */
-static bool make_room(struct keys *keys, size_t count)
+static bool grow(struct api_key ***list, size_t count)
 {
-    struct api_key **list = realloc(keys->list, count * sizeof(struct api_key *));
-    keys->list = list ? list : keys->list;
-    struct api_key **ordered = list ? realloc(keys->by_id, count * sizeof(struct api_key *)) : NULL;
-    keys->by_id = ordered ? ordered : keys->by_id;
-    return ordered;
+    struct api_key **grown = realloc(*list, count * sizeof(struct api_key *));
+    if (grown)
+        *list = grown;
+    return grown != NULL;
 }
 
 /* Take over what was read. False: no memory, and nothing has changed. */
 static bool merge(struct keys *keys, const struct reading *r)
 {
     unsigned n = keys->count;
-    if (!make_room(keys, (size_t)keys->count + r->count + 1))
+    size_t most = (size_t)n + r->count + 1;
+    if (!grow(&keys->list, most) || !grow(&keys->by_id, most))
         return false;
     struct api_key **list = keys->list;
     for (unsigned i = 0; i < r->count; i++) {
