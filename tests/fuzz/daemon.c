@@ -7,6 +7,7 @@
 #include "server/answer.h"
 #include "server/http_connection.h"
 #include "server/json_arena.h"
+#include "server/keys.h"
 #include "server/routes.h"
 
 #include <errno.h>
