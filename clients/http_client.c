@@ -138,7 +138,7 @@ void http_client_about(struct http_client *c, uint64_t id)
 /* The sequence or lease that a path names, else the one that bodies name; 0: none. */
 static uint64_t id_about(const struct http_client *c)
 {
-    static const char *const of[] = {"/v1/sequences/", "/v1/leases/"};
+    static const char *const of[] = {"/v1/sequences/", "/v1/leases/", "/v1/workloads/"};
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
         size_t n = strlen(of[i]);
         if (strncmp(c->request->path, of[i], n) == 0)

@@ -31,7 +31,7 @@
     XX(ATTND_URL_TOO_LONG, "url_too_long", "The URL is too long", 414)                                       \
     XX(ATTND_BAD_TYPE, "unsupported_media_type", "The content type is not served here", 415)                 \
     XX(ATTND_EXPECTATION, "expectation_failed", "Only Expect: 100-continue is served", 417)                  \
-    XX(ATTND_OTHER_NODE, "other_node", "The sequence belongs to another node", 421)                          \
+    XX(ATTND_OTHER_NODE, "other_node", "The id belongs to another node", 421)                                \
     XX(ATTND_INVALID, "invalid", "The request is well formed but wrong", 422)                                \
     XX(ATTND_QUOTA, "quota_exceeded", "A quota of the key is used up", 429)                                  \
     XX(ATTND_HEADERS_TOO_LARGE, "headers_too_large", "The headers are too large", 431)                       \

@@ -43,6 +43,16 @@ static void fail_departed(const struct engine_state *state, struct request *requ
                      state->now_s - gone->at_s);
 }
 
+bool inspect_is_ours(const struct engine_state *state, struct request *request, uint64_t id, const char *what)
+{
+    bool ours = id >> SEQUENCE_NODE_SHIFT == state->config->node;
+    if (!ours)
+        request_fail(request, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node %u", what,
+                     (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT),
+                     state->config->node);
+    return ours;
+}
+
 /* The row of a sequence, or NO_ROW with the request failed. */
 uint32_t inspect_find(const struct engine_state *state, struct request *request, uint64_t id)
 {
@@ -52,12 +62,8 @@ uint32_t inspect_find(const struct engine_state *state, struct request *request,
                      (unsigned long long)id);
         return NO_ROW;
     }
-    if (id >> SEQUENCE_NODE_SHIFT != state->config->node) {
-        request_fail(request, ATTND_OTHER_NODE, "%s %llu belongs to node %llu, this is node %u", what,
-                     (unsigned long long)id, (unsigned long long)(id >> SEQUENCE_NODE_SHIFT),
-                     state->config->node);
+    if (!inspect_is_ours(state, request, id, what))
         return NO_ROW;
-    }
     uint32_t row = sequences_find(state->sequences, id);
     if (row != NO_ROW && sequences_at(state->sequences, row)->lease == request->of_leases &&
         inspect_sees(request, sequences_at(state->sequences, row)->key))

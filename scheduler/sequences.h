@@ -11,7 +11,7 @@
 #include "scheduler/id_ranges.h"
 #include "scheduler/tenants.h"
 
-enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n */
+enum { SEQUENCE_NODE_SHIFT = 40 }; /* id = node << 40 | n, of workloads too */
 
 /* What its client said of a sequence. */
 struct sequence_options {

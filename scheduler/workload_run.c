@@ -1823,6 +1823,12 @@ int workload_run_start(struct engine_state *state, struct request *request)
     return 0;
 }
 
+/* What the ids of the node's workloads are above, as those of its sequences. */
+static uint64_t node_of(const struct workload_run *d)
+{
+    return (uint64_t)d->config->node << SEQUENCE_NODE_SHIFT;
+}
+
 static struct workload *find_workload(struct workload_run *d, struct request *request)
 {
     forget_expired(d);
@@ -1831,7 +1837,9 @@ static struct workload *find_workload(struct workload_run *d, struct request *re
             inspect_sees(request, d->workloads[i]->key))
             return d->workloads[i];
     }
-    if (inspect_sees(request, 0) && request->id && request->id < d->next_id)
+    if (!inspect_is_ours(d->o.state, request, request->id, "workload"))
+        return NULL;
+    if (inspect_sees(request, 0) && request->id > node_of(d) && request->id < d->next_id)
         request_fail(request, ATTND_GONE,
                      "workload %llu is forgotten: the last %d are kept, for limits.workload_kept_s (%u)",
                      (unsigned long long)request->id, WORKLOADS_MAX, d->config->limits.workload_kept_s);
@@ -2033,7 +2041,7 @@ int workload_run_create(const struct workload_run_options *options, struct workl
     d->rows_max = d->config->step_rows_max;
     d->sequences_max = d->config->limits.sequences;
     d->row_bytes = geometry_q_row_bytes(d->g);
-    d->next_id = 1;
+    d->next_id = node_of(d) + 1;
     d->ending = d->admitting = options->state->waiting;
     d->ending.us = options->state->step_us_max * ENDING;
     d->admitting.us = options->state->step_us_max * ADMITTING;

@@ -429,6 +429,8 @@ int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES])
 {
     struct reading r = {.path = keys->path, .reason = reason};
     int rc = read_keys(&r);
+    if (rc == 0 && r.count == 0 && keys_count(keys) > 0)
+        rc = fail(&r, KEYS_NONE);
     if (rc == 0 && !merge(keys, &r))
         rc = fail(&r, "no memory");
     free(r.keys);

@@ -51,7 +51,9 @@ struct keys;
 MUST_USE int keys_load(const char *path, struct keys **keys, char reason[KEYS_REASON_BYTES]);
 void keys_destroy(struct keys *keys);
 
-/* keys_reload(keys, reason): read the file again. After an error nothing has changed. */
+/* keys_reload(keys, reason): read the file again. A file without keys is refused, where there were some: all that belongs to keys would
+ * be removed. After an error nothing has changed. */
+#define KEYS_NONE "has no keys: all that belongs to keys would be removed; a start takes such a file"
 MUST_USE int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES]);
 
 /* keys_count: of the file. */

@@ -1429,8 +1429,10 @@ static enum exit_code check_memory(const struct config *config)
     }
     if (fits)
         return budget_of(config, here ? left : 0) ? EXIT_OK : EXIT_UNAVAILABLE;
-    log_fault("this does not fit: %llu MiB are wanted, and %llu MiB are available",
-              (unsigned long long)((fixed + CONFIG_MEMORY_LEAST) >> 20), (unsigned long long)(here >> 20));
+    log_fault("this does not fit: %llu MiB are wanted, %llu of them for clients at least, and %llu MiB are "
+              "available",
+              (unsigned long long)((fixed + CONFIG_MEMORY_LEAST) >> 20),
+              (unsigned long long)(CONFIG_MEMORY_LEAST >> 20), (unsigned long long)(here >> 20));
     return EXIT_UNAVAILABLE;
 }
 
@@ -1465,12 +1467,16 @@ static enum exit_code check_keys(const struct config *config)
     struct daemon d = {.state = {.config = config}};
     if (!load_keys(&d))
         return EXIT_CONFIGURATION;
+    if (d.state.keys && keys_count(d.state.keys) == 0) {
+        log_fault("keys.file: %s: " KEYS_NONE, config->keys_file);
+        keys_destroy(d.state.keys);
+        return EXIT_CONFIGURATION;
+    }
     if (d.state.keys)
         printf("keys.file: %s: %u %s\n", config->keys_file, keys_count(d.state.keys),
                keys_count(d.state.keys) == 1 ? "key" : "keys");
     else
         puts("keys.file: is not set: there is nothing to read again");
-    warn_of_no_keys(&d);
     keys_destroy(d.state.keys);
     return EXIT_OK;
 }

@@ -8,7 +8,6 @@
 #include "server/routes.h"
 
 #include "config/log.h"
-#include "config/numbers.h"
 #include "scheduler/staging.h"
 #include "scheduler/workload.h"
 #include "scheduler/workload_run.h"
@@ -713,9 +712,8 @@ static void log_removed(const struct answer *answer)
     uint32_t sequences = answer->removed_sequences, workloads = answer->removed_workloads;
     log_event_of(LOG_WARNING, "key_removed", &(struct log_about){.key = answer->forgets->name},
                  LOG_NUMBERS({"sequences", sequences}, {"workloads", workloads}),
-                 "what belonged to the key \"%s\" is removed: %u sequence%s and lease%s, %u workload%s",
-                 answer->forgets->name, sequences, plural(sequences), plural(sequences), workloads,
-                 plural(workloads));
+                 "what belonged to the key \"%s\" is removed: sequences and leases: %u, workloads: %u",
+                 answer->forgets->name, sequences, workloads);
 }
 
 /* Ask the engine to go on removing what belonged to a key, if that is what was asked; false: it is not, or it
@@ -821,8 +819,9 @@ static void log_answered(const struct http_exchange *x, const struct config *con
         return;
     struct log_about about = http_log_about(x, took_ns);
     about.code = x->cut ? "cut" : NULL;
-    log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d after %.3f ms", x->head.method_name,
-                (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status, about.ms);
+    log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d%s after %.3f ms", x->head.method_name,
+                (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status,
+                x->cut ? ", cut by the end of the daemon," : "", about.ms);
 }
 
 static void count_answer(struct http_exchange *x, struct daemon_state *daemon, uint64_t took_ns)

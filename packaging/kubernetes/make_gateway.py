@@ -51,7 +51,7 @@ def numbers(low, high):
 
 def paths(node):
     low = node * FIRST or 1
-    return f"/v1/(sequences|leases)/({numbers(low, min((node + 1) * FIRST - 1, LAST_ID))})(/.*)?"
+    return f"/v1/(sequences|leases|workloads)/({numbers(low, min((node + 1) * FIRST - 1, LAST_ID))})(/.*)?"
 
 
 def backend(name):

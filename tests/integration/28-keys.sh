@@ -344,6 +344,11 @@ entries[0]=$(jq -c .entry <<<"$made")
 reload
 expect 'then the new one alone' "$had 401" "$(owned ann-too) $(code as ann "$URL/stats")"
 expect 'nobody has lost anything' 0 "$(logged -c 'select(.key == "ann" and (.event | tostring | startswith("key_")))' | wc -l)"
+entries=()
+reload
+expect 'a file without keys is refused, since all would be removed (bug: it was)' "the keys stay as they are: $WORK/keys: has no keys" "$(logged 'select(.event == "keys_refused").msg' | tail -n 1 | sed 's/SIGHUP: //; s/ keys: .*/ keys/')"
+expect 'by --check-keys too' "attnd: keys.file: $WORK/keys: has no keys: all that belongs to keys would be removed; a start takes such a file"$'\n78' "$(check_keys)"
+expect 'and nobody has lost anything' "$had" "$(owned ann-too)"
 stop_daemon
 expect 'it ends cleanly' 0 $?
 

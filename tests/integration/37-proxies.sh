@@ -81,6 +81,9 @@ common() {
     if $by_id; then
         expect "$name: an id of no node" '421 other_node' "$(ask "$URL/v1/sequences/$(((9 << 40) + 1))" | jq -r '"\(.status) \(.code)"')"
         expect "$name: and by its id alone" 'n0 n1 n2' "$(for id in "${ids[@]}"; do header "$URL/v1/sequences/$id"; done | paste -sd' ')"
+        expect "$name: a workload, too" 'n0 n1 n2' "$(for node in 0 1 2; do
+            header "$URL/v1/workloads/$(ask -H "X-Attnd-Node: n$node" --json '{"sequences":[{"count":1,"prompt":1,"decode":1}]}' "$URL/v1/workloads" | jq .id)"
+        done | paste -sd' ')"
     fi
     # Bug: attnctl named no node, so that calls whose ids are in the body were 421 two times of three.
     declare -A went=()
@@ -105,6 +108,11 @@ common() {
     done
     expect "$name: a command without an id goes to the node that is asked for" '0 1 2' \
         "$(for node in 0 1 2; do ctl --ca-file "$WORK/cert.pem" --node $node --json stats | jq '[.sequences.items[].id] | max / 1099511627776 | floor'; done | paste -sd' ')"
+    # Bug: ids of workloads began with 1 at each node, and a proxy sent them to any: what was cancelled was somebody else's.
+    expect "$name: attnctl workload cancel ends that of its id" 'n0 n1 n2' "$(for node in 0 1 2; do
+        id=$(ask -H "X-Attnd-Node: n$node" --json '{"trace":[{"arrival_s":5000,"prompt":1,"decode":1}]}' "$URL/v1/workloads" | jq .id)
+        [ "$(ctl --ca-file "$WORK/cert.pem" --json workload cancel "$id" | jq -r .state)" = cancelled ] && echo "n$((id >> 40))"
+    done | paste -sd' ')"
     expect "$name: who empties a daemon through it says which" '2 attnctl: --all through a proxy wants --node N: which daemon is emptied (attnctl move --help says what it takes)' \
         "$(ctl --ca-file "$WORK/cert.pem" move --all --to http://127.0.0.1:1 >"$WORK/said"; echo $?) $(head -n 1 "$WORK/said")"
     id=${ids[1]} other=${ids[2]}

@@ -37,7 +37,7 @@ _GPU_REGION_BYTES = 64 << 20
 _JSON = 'application/json'
 _TENSORS = 'application/x-safetensors'
 _STREAM = 'application/x-ndjson'
-_NAMED = re.compile('/v1/(?:sequences|leases)/([0-9]+)')
+_NAMED = re.compile('/v1/(?:sequences|leases|workloads)/([0-9]+)')
 _NODE_SHIFT = 40  # of an id
 
 
