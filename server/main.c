@@ -1235,9 +1235,9 @@ static enum exit_code serve(const struct config *config, const char *file)
         return code;
     }
     log_start();
-    log_event(LOG_INFO, "starting", LOG_NUMBERS({"pid", getpid()}), "attnd %s (%s) starts: pid %d, %s%s",
-              ATTND_VERSION, ATTND_COMMIT, getpid(), file ? "configuration " : "no configuration file",
-              file ? file : "");
+    log_event(LOG_INFO, "starting", LOG_NUMBERS({"pid", getpid()}, {"node", config->node}),
+              "attnd %s (%s) starts: node n%u, pid %d, %s%s", ATTND_VERSION, ATTND_COMMIT, config->node,
+              getpid(), file ? "configuration " : "no configuration file", file ? file : "");
     raise_file_limit(config);
     uv_loop_init(&d.loop);
     watch_signals(&d);

@@ -312,7 +312,7 @@ expect 'a log in JSON' '["info","info","info","info"] "me"' \
 expect 'with what it is about' 'GET 404 not_found /nowhere"quoted"' "$(jq -r 'select(.request) | "\(.method) \(.status) \(.code) \(.path)"' "$WORK/log")"
 expect 'its events have names, its end a code' '["starting","listening","signal","drain","stopped"] 0 asked to end' \
     "$(jq -sc '[.[].event | values]' "$WORK/log") $(jq -r 'select(.event == "stopped") | "\(.exit_code) \(.reason)"' "$WORK/log")"
-expect 'its start says who it is' "pid $pid, no configuration file" "$(jq -r "select(.event == \"starting\" and .pid == $pid).msg" "$WORK/log" | sed 's/.* starts: //')"
+expect 'its start says who it is' "node n0, pid $pid, no configuration file" "$(jq -r "select(.event == \"starting\" and .pid == $pid).msg" "$WORK/log" | sed 's/.* starts: //')"
 not_started() { "$ATTND" --set log.format=json "$@" 2>&1 | jq -r '"\(.level) \(.event) \(.msg)"'; }
 expect 'a start that fails says why in JSON' 'error not_started listen: 1.2.3.4:80: without keys.file only loopback addresses and unix sockets are listened on' "$(not_started --set listen=1.2.3.4:80)"
 expect 'so does a configuration that is wrong' 'error not_started --set pool.blocks=0: pool.blocks: wants an integer in' "$(not_started --set pool.blocks=0 | sed 's/ in .*/ in/')"
