@@ -47,20 +47,25 @@ static int roof(const struct command *c)
 
 static int drain(const struct command *c)
 {
-    char body[64] = "{}";
-    uint64_t seconds;
-    cJSON *r;
-    if (!command_integer(c, "deadline", 1, 86400, &seconds))
+    char body[128];
+    uint64_t lame_duck_s, deadline_s;
+    cJSON *r, *asked = cJSON_CreateObject();
+    bool good = command_integer(c, "lame-duck", 0, 86400, &lame_duck_s) &&
+                command_integer(c, "deadline", 1, 86400, &deadline_s);
+    if (good && command_option(c, "lame-duck"))
+        cJSON_AddNumberToObject(asked, "lame_duck_s", (double)lame_duck_s);
+    if (good && command_option(c, "deadline"))
+        cJSON_AddNumberToObject(asked, "deadline_s", (double)deadline_s);
+    good = good && cJSON_PrintPreallocated(asked, body, sizeof body, false);
+    cJSON_Delete(asked);
+    if (!good)
         return EXIT_USAGE;
-    if (command_option(c, "deadline"))
-        snprintf(body, sizeof body, "{\"deadline_s\":%llu}", (unsigned long long)seconds);
     int code = command_ask(c, "POST", "/v1/drain", body, &r);
-    double lame_duck_s = answer_number(r, "lame_duck_s");
-    if (r && lame_duck_s > 0)
+    double served_s = answer_number(r, "lame_duck_s");
+    if (r && served_s > 0)
         printf("draining: clients are served for %.0f s more; what is under way then has %.0f s, then the "
-               "daemon "
-               "ends\n",
-               lame_duck_s, answer_number(r, "deadline_s"));
+               "daemon ends\n",
+               served_s, answer_number(r, "deadline_s"));
     else if (r)
         printf("draining: what is under way has %.0f s, then the daemon ends\n",
                answer_number(r, "deadline_s"));
@@ -91,11 +96,14 @@ static int set_parameters(const struct command *c)
 static const struct command_verb trim_verbs[] = {{"", "", 0, 0, NULL, trim}, {0}};
 static const struct command_verb self_test_verbs[] = {{"", "", 0, 0, NULL, self_test}, {0}};
 static const struct command_verb roof_verbs[] = {{"", "", 0, 0, NULL, roof}, {0}};
-static const struct command_verb drain_verbs[] = {{"", "[--deadline SECONDS]", 0, 0, NULL, drain}, {0}};
+static const struct command_verb drain_verbs[] = {
+    {"", "[--lame-duck SECONDS] [--deadline SECONDS]", 0, 0, NULL, drain}, {0}};
 static const struct command_verb parameters_verbs[] = {
     {"", "FILE", 1, 1, "JSON, - for standard input, or *.safetensors", set_parameters}, {0}};
 static const struct command_option drain_options[] = {
-    {"deadline", "SECONDS", "for what is under way (drain.deadline_s)"}, {0}};
+    {"lame-duck", "SECONDS", "serve so long first, not ready (drain.lame_duck_s)"},
+    {"deadline", "SECONDS", "for what is under way (drain.deadline_s)"},
+    {0}};
 
 const struct command_info manage_trim_info = {
     .name = "trim", .text = "drop what is cached of prompts and used by nobody", .verbs = trim_verbs};
@@ -103,10 +111,14 @@ const struct command_info manage_selftest_info = {
     .name = "selftest", .text = "compare the kernels with the reference", .verbs = self_test_verbs};
 const struct command_info manage_roof_info = {
     .name = "roof", .text = "measure the rate at which the pool is read", .verbs = roof_verbs};
-const struct command_info manage_drain_info = {.name = "drain",
-                                               .text = "end the daemon, once what is under way is done",
-                                               .verbs = drain_verbs,
-                                               .options = drain_options};
+const struct command_info manage_drain_info = {
+    .name = "drain",
+    .text = "end the daemon, once what is under way is done",
+    .verbs = drain_verbs,
+    .options = drain_options,
+    .more = "During the lame duck /readyz says draining, so proxies send nobody new, and\n"
+            "clients are served as before. Asked again, it can end sooner (0: now),\n"
+            "not later."};
 const struct command_info manage_parameters_info = {
     .name = "parameters",
     .text = "set the model's sinks, slopes and scales",

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { DRAIN_DEADLINE_S_MAX = 86400 };
+enum { DRAIN_S_MAX = 86400 }; /* of either time */
 
 static void render_audit(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
@@ -65,23 +65,26 @@ static void render_roof(struct http_exchange *x, const struct request *request,
     json_raw(w, "\n");
 }
 
-/* {"deadline_s"?} */
+/* {"lame_duck_s"?, "deadline_s"?} */
 static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
 {
-    static const char *const names[] = {"deadline_s", NULL};
+    static const char *const names[] = {"lame_duck_s", "deadline_s", NULL};
+    int64_t lame_duck_s = daemon->config->drain_lame_duck_s;
     int64_t deadline_s = daemon->config->drain_deadline_s;
     struct arguments a;
     int rc = arguments_of_json(&a, x, names, NULL);
     if (rc == 0)
-        rc = arguments_integer(&a, "deadline_s", 1, DRAIN_DEADLINE_S_MAX, &deadline_s);
+        rc = arguments_integer(&a, "lame_duck_s", 0, DRAIN_S_MAX, &lame_duck_s);
+    if (rc == 0)
+        rc = arguments_integer(&a, "deadline_s", 1, DRAIN_S_MAX, &deadline_s);
     arguments_close(&a);
     if (rc != 0)
         return;
-    daemon->drain((uint32_t)deadline_s, daemon->cookie);
+    uint32_t left_s = daemon->drain((uint32_t)lame_duck_s, (uint32_t)deadline_s, daemon->cookie);
     x->http_status = 202;
     json_open(&x->reply, NULL, '{');
     json_string(&x->reply, "status", "draining");
-    json_uint(&x->reply, "lame_duck_s", daemon->config->drain_lame_duck_s);
+    json_uint(&x->reply, "lame_duck_s", left_s);
     json_uint(&x->reply, "deadline_s", (uint64_t)deadline_s);
     json_close(&x->reply, '}');
     json_raw(&x->reply, "\n");
@@ -148,7 +151,7 @@ static const struct api_schema schemas[] = {
     {"SelfTest", "{ok:bool kernel:text}"},
     {"Roof", "{roof_gb_per_s:number roof_age_s:number best_gb_per_s:number median_gb_per_s:number "
              "worst_gb_per_s:number age_s:number measurements:uint}"},
-    {"Drain", "{deadline_s?:uint(1..86400)}"},
+    {"Drain", "{lame_duck_s?:uint(0..86400) deadline_s?:uint(1..86400)}"},
     {"Draining", "{status:(draining) lame_duck_s:uint deadline_s:uint}"},
     {"Parameters", "{sinks?:[any] alibi_slopes?:[any] k_scale?:[any] v_scale?:[any]}"},
     {NULL, NULL},

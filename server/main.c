@@ -178,9 +178,9 @@ static void print_help(void)
          "configuration\n"
          "signals:    SIGTERM, SIGINT: end, after drain.lame_duck_s, with drain.deadline_s for the requests "
          "under way; "
-         "a later one ends at once; POST /v1/drain is the first one with a deadline of its own; while the "
-         "daemon "
-         "starts, the first one ends it at once, with 0. SIGHUP: read keys.file again\n"
+         "a later one ends at once; POST /v1/drain is the first one with times of its own, and a signal "
+         "during its lame duck ends that; while the daemon starts, the first one ends it at once, with 0. "
+         "SIGHUP: read keys.file again\n"
          "\n"
          "keys and their defaults:");
     config_print_keys(stdout);
@@ -428,36 +428,61 @@ static void finish_clients(struct daemon *d)
     uv_unref((uv_handle_t *)&d->drain_deadline);
 }
 
-static void on_lame_duck_end(uv_timer_t *timer)
+static bool is_lame_duck(const struct daemon *d)
 {
-    finish_clients(timer->data);
+    return uv_is_active((const uv_handle_t *)&d->lame_duck);
 }
 
-/* End: after the time of the lame duck, and with `deadline_s` seconds for what is under way then (0: as long as
- * it takes). Asked again, only the deadline is another one. */
-static void drain(uint32_t deadline_s, void *cookie)
+/* Of a daemon that says STOPPING=1 systemd thinks that it has been signalled, and `systemctl stop` sends no SIGTERM any more: so a lame
+ * duck that a request asked for, which a signal is to end, does not say it. */
+static void notify_end(const struct daemon *d, uint32_t lame_duck_s)
+{
+    uint64_t most_s = (uint64_t)lame_duck_s + d->deadline_s + STOP_SPARE_S;
+    if (lame_duck_s && !d->signalled_ns)
+        service_notify("STATUS=draining: clients are served for %u s more", lame_duck_s);
+    else
+        service_notify("STOPPING=1\nSTATUS=draining: %u s for clients, then %u s for what is under way\n"
+                       "EXTEND_TIMEOUT_USEC=%llu",
+                       lame_duck_s, d->deadline_s, (unsigned long long)most_s * 1000000);
+}
+
+static void on_lame_duck_end(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+    notify_end(d, 0);
+    finish_clients(d);
+}
+
+/* End: after `lame_duck_s`, and with `deadline_s` seconds for what is under way then (0: as long as it takes). Asked again, the deadline is
+ * another one, and the lame duck ends sooner, never later. Return the seconds that it has. */
+static uint32_t drain(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie)
 {
     struct daemon *d = cookie;
-    uint32_t lame_duck_s = d->state.config->drain_lame_duck_s;
-    bool again = d->state.leaving;
+    uint64_t lame_duck_ms = (uint64_t)lame_duck_s * 1000;
+    if (d->state.leaving) {
+        uint64_t left_ms = is_lame_duck(d) ? uv_timer_get_due_in(&d->lame_duck) : 0;
+        lame_duck_ms = left_ms < lame_duck_ms ? left_ms : lame_duck_ms;
+        lame_duck_s = (uint32_t)((lame_duck_ms + 999) / 1000);
+    }
     d->state.leaving = true;
     d->deadline_s = deadline_s;
     if (!d->connections) {
         d->state.draining = true;
-        return;
+        return 0;
     }
-    service_notify("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=%llu",
-                   (unsigned long long)(lame_duck_s + deadline_s + STOP_SPARE_S) * 1000000);
+    notify_end(d, lame_duck_s);
     char has[32] = "as long as it takes";
     if (deadline_s)
         snprintf(has, sizeof has, "%u s", deadline_s);
     log_event(LOG_INFO, "drain", LOG_NUMBERS({"lame_duck_s", lame_duck_s}, {"deadline_s", deadline_s}),
               "draining: clients are served for %u s more, and what is under way then has %s", lame_duck_s,
               has);
-    if (!again && lame_duck_s)
-        uv_timer_start(&d->lame_duck, on_lame_duck_end, (uint64_t)lame_duck_s * 1000, 0);
-    else if (!uv_is_active((uv_handle_t *)&d->lame_duck))
+    uv_timer_stop(&d->lame_duck);
+    if (lame_duck_ms)
+        uv_timer_start(&d->lame_duck, on_lame_duck_end, lame_duck_ms, 0);
+    else
         finish_clients(d);
+    return lame_duck_s;
 }
 
 /* The backend has failed: tell those who wait, and end. */
@@ -513,7 +538,8 @@ static void on_signal(uv_signal_t *handle, int number)
     uint64_t now = uv_hrtime();
     if (d->signalled_ns && now - d->signalled_ns < SAME_SIGNAL_NS)
         return;
-    if (d->state.leaving) {
+    bool first = !d->signalled_ns && is_lame_duck(d); /* a request has asked for the lame duck */
+    if (d->state.leaving && !first) {
         log_end(LOG_WARNING, EXIT_RUNTIME, "second signal",
                 "second signal %d: ending at once%s: exit code %d", number,
                 d->state.outlasting ? ", and saving nothing" : "", EXIT_RUNTIME);
@@ -521,7 +547,7 @@ static void on_signal(uv_signal_t *handle, int number)
     }
     d->signalled_ns = now;
     log_event(LOG_INFO, "signal", LOG_NUMBERS({"signal", number}), "signal %d: draining", number);
-    drain(d->state.config->drain_deadline_s, d);
+    drain(d->state.config->drain_lame_duck_s, d->state.config->drain_deadline_s, d);
 }
 
 static void watch_signals(struct daemon *d)

@@ -45,8 +45,9 @@ struct daemon_state {
     char *openapi;                        /* the text of /openapi.json */
     struct http_tally *tally;             /* of what was answered, likewise */
 
-    /* begin to end, with `deadline_s` seconds for what is under way; 0: as long as it takes */
-    void (*drain)(uint32_t deadline_s, void *cookie);
+    /* begin to end: serve for `lame_duck_s` more, or what an earlier one has left if that is less; return which. What is under way then has
+     * `deadline_s`; 0: as long as it takes */
+    uint32_t (*drain)(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie);
     void *cookie;
 };
 

@@ -76,10 +76,12 @@ static void on_wake(uv_timer_t *timer)
     (void)timer;
 }
 
-static void no_drain(uint32_t deadline_s, void *cookie)
+static uint32_t no_drain(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie)
 {
+    (void)lame_duck_s;
     (void)deadline_s;
     (void)cookie;
+    return 0;
 }
 
 static void start_engine(void)

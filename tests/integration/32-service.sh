@@ -11,7 +11,19 @@ start_daemon --config config/tiny.jsonc
 expect 'it says when it is ready, and where' 0 "$(eventually noted "^READY=1 STATUS=serving on $URL\$"; echo $?)"
 expect 'it feeds the watchdog' 0 "$(eventually noted '^WATCHDOG=1$'; echo $?)"
 stop_daemon
-expect 'it says that it ends, and how long that may take' 0 "$(eventually noted '^STOPPING=1 STATUS=draining EXTEND_TIMEOUT_USEC=35000000$'; echo $?)"
+expect 'it says that it ends, and how long that may take' 0 "$(eventually noted '^STOPPING=1 STATUS=draining: 0 s for clients, then 25 s for what is under way EXTEND_TIMEOUT_USEC=35000000$'; echo $?)"
+kill $listener
+wait $listener 2>/dev/null
+# Of a daemon that has said STOPPING=1 systemd waits for the end, and sends no SIGTERM: a lame duck that was asked for is no such.
+rm "$WORK/notify"
+keep_notes
+start_daemon --config config/tiny.jsonc --set drain.lame_duck_s=1
+curl -s -o /dev/null --json '{"lame_duck_s":3000}' "$URL/v1/drain"
+expect 'a lame duck that was asked for can be ended by a signal: systemd has to send it' '0 0' \
+    "$(eventually noted '^STATUS=draining: clients are served for 3000 s more$'; echo $?) $(grep -c STOPPING "$WORK/notes")"
+stop_daemon
+expect 'which ends it, as the first one (bug: at once, and nothing was saved)' 0 $?
+expect 'and says for how long' 0 "$(eventually noted '^STOPPING=1 STATUS=draining: 1 s for clients, then 25 s for what is under way EXTEND_TIMEOUT_USEC=36000000$'; echo $?)"
 kill $listener
 unset NOTIFY_SOCKET WATCHDOG_USEC
 
