@@ -198,11 +198,11 @@ static bool is_plain(const struct http_client *c)
 }
 
 /* What may help; "": libcurl's words do. Servers that speak TLS answer http with an alert, which libcurl takes for HTTP/0.9, or with
- * nothing. */
+ * nothing, as a listener of attnd does that wants a PROXY header first. */
 static const char *hint_for(const struct http_client *c, CURLcode rc)
 {
     if (is_plain(c) && (rc == CURLE_GOT_NOTHING || strstr(c->error, "HTTP/0.9")))
-        return "; https?";
+        return "; it speaks another protocol: https, or that of a listener with proxy_protocol?";
     switch (rc) {
     case CURLE_COULDNT_CONNECT:
         return "; is attnd running there?";

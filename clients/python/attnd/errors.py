@@ -65,7 +65,8 @@ class DeadlineError(Error, TimeoutError):
 
 
 class UnreachableError(Error, ConnectionError):
-    """Nobody answers at the daemon's address, or the connection broke: of a call that was sent nobody knows whether it was done."""
+    """Nobody answers at the daemon's address, or the connection broke: of a call that was sent nobody knows whether it was done.
+    Of the proxies in config/, `code` says which: `node_down` was not sent, and can be repeated; `node_cut` may have been done."""
 
 
 class DeviceError(Error, RuntimeError):
@@ -109,6 +110,9 @@ _CLASSES = {
     'out_of_memory': OutOfMemoryError,
     'deadline': DeadlineError,
     'unreachable': UnreachableError,
+    'node_down': UnreachableError,  # these three are of proxies (config/)
+    'node_cut': UnreachableError,
+    'no_node': NotFoundError,
     'device': DeviceError,
     'device_failed': DeviceError,
     'forked': ForkedError,

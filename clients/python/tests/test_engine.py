@@ -465,6 +465,11 @@ class SequencesOfADaemon(Sequences):
             client.create()
         self.assertEqual(told, [(name, 'n3') for name in ('append', 'attend', 'batch', 'fork', 'paged', 'sequences')] + [('sequences', None)])
 
+    def test_codes_of_proxies(self):
+        for code, kind in (('node_down', attnd.UnreachableError), ('node_cut', attnd.UnreachableError), ('no_node', attnd.NotFoundError)):
+            e = attnd.errors.error_of({'status': 500, 'code': code})
+            self.assertEqual((type(e), e.code), (kind, code))
+
     def test_addresses_and_keys(self):
         for address in ('ftp://127.0.0.1', 'localhost', 'http://host/path', 8400):
             with self.assertRaisesRegex(attnd.InvalidError, r'wants http://HOST:PORT, https://HOST:PORT \(a proxy\) or unix:PATH'):
