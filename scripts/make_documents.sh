@@ -133,7 +133,9 @@ It has digests of keys, not keys.
 .B attnctl key new search infer
 makes a key of 256 random bits, which is kept nowhere else, and prints it with its entry. Members and quotas that do not exist are errors, which
 .B attnd \-\-check\-config
-names. Nobody but the owner of the file may write it, and others than owner and group may not read it (chmod 600).
+names. The daemon's user must be able to read it. Nobody but the owner of the file may write it, and others than owner and group may not read
+it: for the packaged service
+.BR "install \-o attnd \-g attnd \-m 600 keys /etc/attnd/keys" .
 .PP
 SIGHUP has the daemon read it again. If it is wrong then, the keys stay as they are, and the log says why. An entry that has changed holds from the
 next request on; of one that is gone calls end with 401, workloads are cancelled, and sequences and leases are removed.

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 
 _Static_assert(KEY_DIGEST_BYTES == SHA256_DIGEST_LENGTH, "digests are SHA-256");
 
-enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000, SCOPE_NAMES_BYTES = 160 };
+enum { ANONYMOUS_ID = 2, WEIGHT_MAX = 1000, SCOPE_NAMES_BYTES = 160, USER_BYTES = 4096 };
 
 struct keys {
     char path[CONFIG_STRING_BYTES];
@@ -50,13 +51,27 @@ static int __attribute__((format(printf, 2, 3))) fail(struct reading *r, const c
 
 /* ---- the file -------------------------------------------------------------------------------------- */
 
+/* Who starts a daemon is often not whom it runs as. */
+static void fail_for_user(struct reading *r)
+{
+    char text[USER_BYTES];
+    struct passwd entry, *user = NULL;
+    uid_t uid = geteuid();
+    if (getpwuid_r(uid, &entry, text, sizeof text, &user) == 0 && user)
+        fail(r, "Permission denied: the daemon runs as %.64s", user->pw_name);
+    else
+        fail(r, "Permission denied: the daemon runs as user %u", (unsigned)uid);
+}
+
 /* All of it, to be freed; NULL with a reason. Others than its owner and group must not read it. */
 static char *read_file(struct reading *r, size_t *bytes)
 {
     struct stat info;
     char *text = NULL;
     int fd = open(r->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &info) != 0)
+    if (fd < 0 && errno == EACCES)
+        fail_for_user(r);
+    else if (fd < 0 || fstat(fd, &info) != 0)
         fail(r, "%s", strerror(errno));
     else if (!S_ISREG(info.st_mode))
         fail(r, "is no file");

@@ -150,6 +150,17 @@ refused 'no keys file' 78 "keys.file: $keys: No such file or directory" --set "k
 echo '{"keys": [{"name": "x"}]}' >"$keys"
 chmod 644 "$keys"
 refused 'a keys file that all can read' 78 "keys.file: $keys: its mode is 0644: others can read or change it (chmod 600)" --set "keys.file=$keys"
+chmod 000 "$keys"
+printf '#!/bin/sh\nexec setpriv --bounding-set=-all --inh-caps=-all "%s" "$@"\n' "$ATTND" >"$WORK/attnd" # root, too, may not
+chmod 755 "$WORK/attnd"
+if [ "$(id -u)" != 0 ] || setpriv --bounding-set=-all --inh-caps=-all true 2>/dev/null; then
+    ATTND_BEFORE=$ATTND
+    [ "$(id -u)" != 0 ] || ATTND=$WORK/attnd
+    refused 'a keys file that the daemon may not read' 78 "keys.file: $keys: Permission denied: the daemon runs as $(id -un)" --set "keys.file=$keys"
+    ATTND=$ATTND_BEFORE
+else
+    echo 'skip a keys file that the daemon may not read: setpriv takes nothing from root here'
+fi
 chmod 600 "$keys"
 refused 'a key without a digest' 78 "keys.file: $keys: key \"x\": sha256: wants 64 hex digits, as attnctl key new prints them" --set "keys.file=$keys"
 refused 'an instruction set that is none' 78 "backend.isa: there is no \"neon\"; this machine takes auto$("$ATTND" --version | sed -n 's/^instruction sets.*://p' | sed 's/ /, /g')" --backend cpu --set backend.isa=neon
