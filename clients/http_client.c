@@ -130,6 +130,11 @@ void http_client_ask_node(struct http_client *c, uint64_t node)
     snprintf(c->asked, sizeof c->asked, "n%llu", (unsigned long long)node);
 }
 
+uint64_t http_client_node_of(uint64_t id)
+{
+    return id >> NODE_SHIFT;
+}
+
 void http_client_about(struct http_client *c, uint64_t id)
 {
     c->about = id;
@@ -170,7 +175,7 @@ static struct curl_slist *make_headers(const struct http_client *c)
     }
     uint64_t about = id_about(c);
     if (about)
-        snprintf(line, sizeof line, "X-Attnd-Node: n%llu", (unsigned long long)(about >> NODE_SHIFT));
+        snprintf(line, sizeof line, "X-Attnd-Node: n%llu", (unsigned long long)http_client_node_of(about));
     else
         snprintf(line, sizeof line, "X-Attnd-Node: %s", c->asked[0] ? c->asked : c->node);
     if (about || c->asked[0] || c->node[0])

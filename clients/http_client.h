@@ -45,6 +45,9 @@ void http_client_destroy(struct http_client *client);
  * Proxies route by X-Attnd-Node, and an id begins with its node; a request about none goes where the latest answer came from. */
 void http_client_about(struct http_client *client, uint64_t id);
 
+/* http_client_node_of(id): the node that an id begins with. */
+uint64_t http_client_node_of(uint64_t id);
+
 /* http_client_ask_node(client, node): a request about no id goes to this node, through a proxy. */
 void http_client_ask_node(struct http_client *client, uint64_t node);
 

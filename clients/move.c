@@ -53,6 +53,7 @@ struct move_options {
     const char *salt; /* NULL: none */
     char **ids;       /* [count] */
     size_t count;     /* 0: all sequences, but for those that a workload drives */
+    bool node_given;  /* --node says which daemon has them, else their ids do */
     bool force;       /* of all: also where they cannot all fit */
     bool json;        /* a line of JSON for each on stdout, else one of text */
     struct owners *owners;
@@ -344,21 +345,28 @@ static enum move_result move_one(const struct move_options *o, double id, uint32
 
 /* ---- all of them --------------------------------------------------------------------------------- */
 
-/* Tokens of a range that a daemon sends, or takes, which daemon it is, and the name of the key that asks; 0: it does not answer. */
-static uint32_t range_tokens(struct http_client *client, char instance[INSTANCE_BYTES], char key[OWNER_BYTES])
+/* What a move has to know of a daemon. */
+struct node {
+    uint32_t range_tokens;         /* of a range that it sends, or takes */
+    char instance[INSTANCE_BYTES]; /* which daemon it is */
+    char key[OWNER_BYTES];         /* the name of the key that asks */
+};
+
+/* False, and said why: it does not answer, or has no ranges. */
+static bool learn(struct http_client *client, struct node *n)
 {
     const struct http_request request = {.method = "GET", .path = "/v1/info"};
     struct http_reply reply = http_client_send(client, &request);
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    uint32_t tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
-    snprintf(instance, INSTANCE_BYTES, "%s", answer_text(info, "instance"));
-    snprintf(key, OWNER_BYTES, "%s", answer_text(info, "key.name"));
+    n->range_tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
+    snprintf(n->instance, sizeof n->instance, "%s", answer_text(info, "instance"));
+    snprintf(n->key, sizeof n->key, "%s", answer_text(info, "key.name"));
     if (!info)
         command_explain(&reply);
-    else if (!tokens)
+    else if (!n->range_tokens)
         fprintf(stderr, "attnctl: limits.body_bytes has no room for K and V of a token\n");
     cJSON_Delete(info);
-    return tokens;
+    return n->range_tokens > 0;
 }
 
 static enum move_result worse(enum move_result a, enum move_result b)
@@ -482,36 +490,85 @@ static enum move_result check_room(const struct move_options *o)
     return o->force ? MOVE_DONE : MOVE_FAILED;
 }
 
-static enum move_result move_all(const struct move_options *o)
+/* Whether sequences can go from the daemon that answers to `there`; *step: tokens of a range that both know. */
+static enum move_result check_source(const struct move_options *o, const struct node *there, uint32_t *step)
 {
-    enum move_result result = MOVE_DONE;
-    char here[INSTANCE_BYTES], there[INSTANCE_BYTES], key_there[OWNER_BYTES];
-    uint32_t out = range_tokens(o->from, here, o->owners->own), in = range_tokens(o->to, there, key_there),
-             step = out < in ? out : in;
-    size_t found = 0;
-    if (step == 0)
+    struct node here;
+    if (!learn(o->from, &here))
         return MOVE_UNAVAILABLE;
-    if (here[0] && strcmp(here, there) == 0) { /* each would get another id, and its clients a 410 */
+    if (here.instance[0] &&
+        strcmp(here.instance, there->instance) == 0) { /* each would get another id, and its clients a 410 */
         fputs("attnctl: --to is the daemon that has them: nothing is moved\n", stderr);
         return MOVE_TO_ITSELF;
     }
-    for (size_t i = 0; i < o->count && result != MOVE_UNAVAILABLE; i++) {
-        char *end;
-        double id = strtod(o->ids[i], &end);
-        if (*end || !(id >= 1) || id != floor(id)) {
-            fprintf(stderr, "attnctl: \"%.40s\" is no id\n", o->ids[i]);
-            result = worse(result, MOVE_FAILED);
+    *step = here.range_tokens < *step ? here.range_tokens : *step;
+    snprintf(o->owners->own, sizeof o->owners->own, "%s", here.key);
+    return MOVE_DONE;
+}
+
+/* 0: it is none. */
+static uint64_t read_id(const char *text)
+{
+    char *end;
+    double id = strtod(text, &end);
+    return *end || !(id >= 1) || id > (double)COMMAND_ID_MOST || id != floor(id) ? 0 : (uint64_t)id;
+}
+
+/* Likewise of all sequences that are named, before any is moved. Through a proxy each daemon is asked that has some of them. */
+static enum move_result check_sources(const struct move_options *o, const struct node *there, uint32_t *step)
+{
+    enum move_result result = MOVE_DONE;
+    uint64_t node = 0;
+    bool asked = false;
+    for (size_t i = 0; i < o->count && result == MOVE_DONE; i++) {
+        uint64_t id = read_id(o->ids[i]);
+        if (!id || (asked && (o->node_given || http_client_node_of(id) == node)))
             continue;
-        }
-        result = worse(result, move_one(o, id, step));
+        node = http_client_node_of(id);
+        asked = true;
+        if (!o->node_given)
+            http_client_about(o->from, id);
+        result = check_source(o, there, step);
+        http_client_about(o->from, 0);
     }
-    if (o->count == 0 && (result = check_room(o)) != MOVE_DONE)
+    return result;
+}
+
+static enum move_result move_ids(const struct move_options *o, uint32_t step)
+{
+    enum move_result result = MOVE_DONE;
+    for (size_t i = 0; i < o->count && result != MOVE_UNAVAILABLE; i++) {
+        uint64_t id = read_id(o->ids[i]);
+        if (!id)
+            fprintf(stderr, "attnctl: \"%.40s\" is no id\n", o->ids[i]);
+        result = worse(result, id ? move_one(o, (double)id, step) : MOVE_FAILED);
+    }
+    return result;
+}
+
+static enum move_result move_all(const struct move_options *o, uint32_t step)
+{
+    size_t found = 0;
+    enum move_result result = check_room(o);
+    if (result != MOVE_DONE)
         return result;
-    for (double next = 0; o->count == 0 && next >= 0 && result != MOVE_UNAVAILABLE;)
+    for (double next = 0; next >= 0 && result != MOVE_UNAVAILABLE;)
         result = worse(result, move_page(o, step, &next, &found));
-    if (o->count == 0 && found == 0 && result == MOVE_DONE)
+    if (found == 0 && result == MOVE_DONE)
         fputs("there are no sequences to move\n", stderr);
     return result;
+}
+
+static enum move_result move(const struct move_options *o)
+{
+    struct node there;
+    if (!learn(o->to, &there))
+        return MOVE_UNAVAILABLE;
+    uint32_t step = there.range_tokens;
+    enum move_result result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
+    if (result != MOVE_DONE)
+        return result;
+    return o->count ? move_ids(o, step) : move_all(o, step);
 }
 
 /* ---- the command --------------------------------------------------------------------------------- */
@@ -541,12 +598,13 @@ static int run_move(const struct command *c)
                                          .salt = command_option(c, "salt"),
                                          .ids = c->argv,
                                          .count = all ? 0 : (size_t)c->argc,
+                                         .node_given = c->node != NULL,
                                          .force = command_option(c, "force") != NULL,
                                          .json = c->json,
                                          .owners = &owners};
     if (!to)
         return command_usage("out of memory");
-    enum move_result result = move_all(&options);
+    enum move_result result = move(&options);
     if (owners.count > 0 && !c->json)
         fprintf(stderr, "%zu sequence%s moved with %s owner%s (%zu other key%s)\n", owners.sequences,
                 answer_plural((double)owners.sequences), owners.sequences == 1 ? "its" : "their",

@@ -115,6 +115,19 @@ common() {
     done | paste -sd' ')"
     expect "$name: who empties a daemon through it says which" '2 attnctl: --all through a proxy wants --node N: which daemon is emptied (attnctl move --help says what it takes)' \
         "$(ctl --ca-file "$WORK/cert.pem" move --all --to http://127.0.0.1:1 >"$WORK/said"; echo $?) $(head -n 1 "$WORK/said")"
+    # Bug: of ids it asked any node whether that is --to, and then moved nothing.
+    declare -A moved=()
+    for _ in {1..6}; do
+        id=$(ask -H 'X-Attnd-Node: n0' -X POST "$URL/v1/sequences" | jq .id)
+        place=$(ctl --ca-file "$WORK/cert.pem" --json move --to "unix:$WORK/node2.sock" "$id" | jq -r .moved_to)
+        moved[$((${place##*/} >> 40))]+='ok '
+        ask -o /dev/null -H 'X-Attnd-Node: n2' -X DELETE "$URL$place"
+    done
+    expect "$name: attnctl moves from the node of an id" 'ok ok ok ok ok ok ' "${moved[2]:-}"
+    id=$(ask -H 'X-Attnd-Node: n0' -X POST "$URL/v1/sequences" | jq .id)
+    expect "$name: and not to that node" '2 attnctl: --to is the daemon that has them: nothing is moved' \
+        "$(for _ in 1 2 3; do ctl --ca-file "$WORK/cert.pem" move --to "unix:$WORK/node0.sock" "$id" >"$WORK/said" && break; done; echo $?) $(cat "$WORK/said")"
+    ask -o /dev/null -X DELETE "$URL/v1/sequences/$id" -H 'X-Attnd-Node: n0'
     id=${ids[1]} other=${ids[2]}
     expect "$name: the wrong node says whose it is" "421 other_node sequence $id belongs to node 1, this is node 2" \
         "$(ask -H 'X-Attnd-Node: n2' --json "{\"sequences\":[$id],$q}" "$URL/v1/attend" | problem)"
