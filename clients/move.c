@@ -350,6 +350,7 @@ struct node {
     uint32_t range_tokens;         /* of a range that it sends, or takes */
     char instance[INSTANCE_BYTES]; /* which daemon it is */
     char key[OWNER_BYTES];         /* the name of the key that asks */
+    cJSON *geometry;
 };
 
 /* False, and said why: it does not answer, or has no ranges. */
@@ -365,8 +366,46 @@ static bool learn(struct http_client *client, struct node *n)
         command_explain(&reply);
     else if (!n->range_tokens)
         fprintf(stderr, "attnctl: limits.body_bytes has no room for K and V of a token\n");
+    n->geometry = n->range_tokens ? cJSON_DetachItemFromObject(info, "geometry") : NULL;
     cJSON_Delete(info);
     return n->range_tokens > 0;
+}
+
+static void say_difference(const cJSON *here, const cJSON *there)
+{
+    if (cJSON_IsArray(here)) { /* of all layers */
+        fputs("differs", stderr);
+        return;
+    }
+    char *has = cJSON_PrintUnformatted(here), *wants = cJSON_PrintUnformatted(there);
+    fputs("is ", stderr);
+    terminal_put(stderr, wants);
+    fputs(" there and ", stderr);
+    terminal_put(stderr, has);
+    fputs(" here", stderr);
+    free(has);
+    free(wants);
+}
+
+/* Say where K and V of the one mean nothing to the other, which would take sequences without tokens all the same; true: nowhere. Blocks and
+ * their layout are each one's own. */
+static bool is_same_model(const struct node *here, const struct node *there)
+{
+    static const char *const members[] = {"layers", "query_heads", "kv_heads", "head_dim",
+                                          "dtype",  "kv_dtype",    "scale",    "softcap",
+                                          "window", "sinks",       "alibi"};
+    bool same = true;
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        const cJSON *a = answer_at(here->geometry, members[i]), *b = answer_at(there->geometry, members[i]);
+        if (!a || !b || cJSON_Compare(a, b, true))
+            continue;
+        fprintf(stderr, "%sgeometry.%s ", same ? "attnctl: --to has another geometry: " : ", ", members[i]);
+        say_difference(a, b);
+        same = false;
+    }
+    if (!same)
+        fputs(": nothing is moved\n", stderr);
+    return same;
 }
 
 static enum move_result worse(enum move_result a, enum move_result b)
@@ -498,12 +537,15 @@ static enum move_result check_source(const struct move_options *o, const struct 
         return MOVE_UNAVAILABLE;
     if (here.instance[0] &&
         strcmp(here.instance, there->instance) == 0) { /* each would get another id, and its clients a 410 */
+        cJSON_Delete(here.geometry);
         fputs("attnctl: --to is the daemon that has them: nothing is moved\n", stderr);
         return MOVE_TO_ITSELF;
     }
     *step = here.range_tokens < *step ? here.range_tokens : *step;
     snprintf(o->owners->own, sizeof o->owners->own, "%s", here.key);
-    return MOVE_DONE;
+    bool same = is_same_model(&here, there);
+    cJSON_Delete(here.geometry);
+    return same ? MOVE_DONE : MOVE_FAILED;
 }
 
 /* 0: it is none. */
@@ -566,6 +608,7 @@ static enum move_result move(const struct move_options *o)
         return MOVE_UNAVAILABLE;
     uint32_t step = there.range_tokens;
     enum move_result result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
+    cJSON_Delete(there.geometry);
     if (result != MOVE_DONE)
         return result;
     return o->count ? move_ids(o, step) : move_all(o, step);
