@@ -320,6 +320,16 @@ bool command_check_url(const char *what, const char *url)
     return false;
 }
 
+void command_put_node(const struct command *c)
+{
+    const char *node = http_client_node(c->client);
+    if (!*node)
+        return;
+    fputs("node ", stdout);
+    terminal_put(stdout, node);
+    fputs(": ", stdout);
+}
+
 void command_row(const char *name, const char *format, ...)
 {
     va_list args;

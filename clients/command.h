@@ -118,6 +118,9 @@ char *command_read_file(const char *file, size_t *bytes);
 void command_set_name(const char *name);
 int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* command_put_node: begin a line with the daemon that gave the latest answer, "node n1: "; nothing where it did not say. */
+void command_put_node(const struct command *c);
+
 /* command_row: a line of a summary. */
 void command_row(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

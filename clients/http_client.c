@@ -125,6 +125,11 @@ static size_t on_header(char *line, size_t size, size_t n, void *cookie)
     return n * size;
 }
 
+const char *http_client_node(const struct http_client *c)
+{
+    return c->node;
+}
+
 void http_client_ask_node(struct http_client *c, uint64_t node)
 {
     snprintf(c->asked, sizeof c->asked, "n%llu", (unsigned long long)node);

@@ -96,9 +96,15 @@ static int list_sequences(const struct command *c)
         next = page ? answer_number(page, "next") : 0;
         cJSON_Delete(page);
     } while (next > 0);
+    int count = cJSON_GetArraySize(all);
+    if (code == EXIT_OK && !c->json) {
+        command_put_node(c);
+        if (count > 0)
+            printf("%d sequence%s\n", count, answer_plural(count));
+        else
+            puts("there is no sequence: attnctl seq new makes one");
+    }
     print_by_id(all);
-    if (code == EXIT_OK && !c->json && cJSON_GetArraySize(all) == 0)
-        puts("there is no sequence: attnctl seq new makes one");
     cJSON_Delete(all);
     return code;
 }

@@ -13,6 +13,7 @@ static int show_stats(const struct command *c)
     if (!r)
         return code;
     bool all = command_sees_all(c);
+    command_put_node(c);
     printf("up %.1f s, %s (%s) on %.0f thread%s%s\n", answer_number(r, "uptime_s"),
            answer_text(r, "backend.name"), answer_text(r, "backend.isa"), answer_number(r, "backend.threads"),
            answer_plural(answer_number(r, "backend.threads")),

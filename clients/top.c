@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* top.c - what the daemon does now: steps, bytes, the pool, what waits and why, workloads and sequences.
  *
- *     attnd http://127.0.0.1:8400  up 12 min  cpu (avx2), 2 threads
+ *     attnd http://127.0.0.1:8400  node n0  up 0:12:00  cpu (avx2), 2 threads
  *     steps       52.0/s, 1832 in all; p50 812 us, p99 2105 us; 64 rows at most
  *     read        [##########..........]  14.1 GB/s, 0.52 of the roof (27.0 GB/s)
  *     pool        [################----cccc....]  4096: 2211 held (512 shared), 310 cached, 1575 free
@@ -36,12 +36,14 @@ struct top {
 
 static void title(struct top *t, const cJSON *r)
 {
-    char name[TEXT_BYTES], isa[TEXT_BYTES], url[TEXT_BYTES];
+    char name[TEXT_BYTES], isa[TEXT_BYTES], url[TEXT_BYTES], node[TEXT_BYTES];
+    const char *who = terminal_escape(http_client_node(t->c->client), node, sizeof node);
     double up = answer_number(r, "uptime_s");
-    screen_line(&t->screen, "%sattnd %s%s  up %.0f:%02.0f:%02.0f  %s (%s), %.0f thread%s",
+    screen_line(&t->screen, "%sattnd %s%s%s%s  up %.0f:%02.0f:%02.0f  %s (%s), %.0f thread%s",
                 screen_style(&t->screen, SCREEN_BOLD), terminal_escape(t->c->url, url, sizeof url),
-                screen_style(&t->screen, SCREEN_PLAIN), (double)(uint64_t)(up / 3600),
-                (double)((uint64_t)(up / 60) % 60), (double)((uint64_t)up % 60),
+                screen_style(&t->screen, SCREEN_PLAIN), *who ? "  node " : "", who,
+                (double)(uint64_t)(up / 3600), (double)((uint64_t)(up / 60) % 60),
+                (double)((uint64_t)up % 60),
                 terminal_escape(answer_text(r, "backend.name"), name, sizeof name),
                 terminal_escape(answer_text(r, "backend.isa"), isa, sizeof isa),
                 answer_number(r, "backend.threads"), answer_plural(answer_number(r, "backend.threads")));

@@ -15,8 +15,14 @@ static int list(const struct command *c)
     cJSON *page;
     const cJSON *item;
     int code = command_ask(c, "GET", "/v1/workloads", NULL, &page);
-    if (page && cJSON_GetArraySize(answer_at(page, "items")) == 0)
-        puts("no workload runs or has ended lately");
+    int count = cJSON_GetArraySize(answer_at(page, "items"));
+    if (page) {
+        command_put_node(c);
+        if (count > 0)
+            printf("%d workload%s\n", count, answer_plural(count));
+        else
+            puts("no workload runs or has ended lately");
+    }
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         printf("%6.0f  %-9s %8.0f of %.0f token%s  %6.0f %-9s  %6.1f GB/s  %8.2f s",
                answer_number(item, "id"), report_waits(item) ? "waiting" : answer_text(item, "state"),

@@ -268,6 +268,7 @@ static void render_stats(struct http_exchange *x, const struct request *request,
         return;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
+    json_uint(w, "node", c->config->node);
     json_rounded(w, "uptime_s", c->uptime_s, 1);
     json_open(w, "backend", '{');
     json_string(w, "name", c->backend->name);
@@ -543,12 +544,13 @@ static const struct api_schema schemas[] = {
              "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
              "gpu_bytes:uint gpu_rows:uint} "
              "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
-    {"Stats", "{epoch:uint uptime_s:number backend:{name:text isa:text threads:uint} pool:{blocks:uint "
-              "free:uint cached:uint held:uint fenced:uint shared:uint leased:uint block_size:uint "
-              "tokens_logical:uint tokens_physical:uint sharing_ratio:number internal_fragmentation:number "
-              "bytes_per_block:uint host_blocks:uint host_free:uint file?:{in_memory:uint memory_blocks:uint "
-              "writes:uint reads:uint failed:bool}} counters:{cow_copies:uint forks:uint "
-              "evictions:uint prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
+    {"Stats", "{epoch:uint node:uint uptime_s:number backend:{name:text isa:text threads:uint} "
+              "pool:{blocks:uint free:uint cached:uint held:uint fenced:uint shared:uint leased:uint "
+              "block_size:uint tokens_logical:uint tokens_physical:uint sharing_ratio:number "
+              "internal_fragmentation:number bytes_per_block:uint host_blocks:uint host_free:uint "
+              "file?:{in_memory:uint memory_blocks:uint writes:uint reads:uint failed:bool}} "
+              "counters:{cow_copies:uint forks:uint evictions:uint "
+              "prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
               "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
               "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
               "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "

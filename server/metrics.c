@@ -102,8 +102,8 @@ static void write_build(struct json_writer *w, const char *name, const struct fi
 {
     char text[512];
     const struct attention_info *backend = f->context->backend;
-    snprintf(text, sizeof text, "%s{version=\"%s\",commit=\"%s\",backend=\"%s\",isa=\"%s\"} 1\n", name,
-             ATTND_VERSION, ATTND_COMMIT, backend->name, backend->isa);
+    snprintf(text, sizeof text, "%s{version=\"%s\",commit=\"%s\",backend=\"%s\",isa=\"%s\",node=\"n%u\"} 1\n",
+             name, ATTND_VERSION, ATTND_COMMIT, backend->name, backend->isa, f->context->config->node);
     json_raw(w, text);
 }
 
@@ -303,8 +303,8 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
 /* ONE(type, name, value, help)   MANY(type, name, labels, function, help) */
 /* clang-format off */
 #define FAMILIES(ONE, MANY)                                                                                                      \
-    MANY(gauge, "attnd_build_info", "version, commit, backend, isa", write_build,                                                \
-         "What this build is; always 1. backend: cpu, cuda, reference. isa: portable, avx2, avx512, amx; of the reference c; a GPU's architecture (sm_90a).") \
+    MANY(gauge, "attnd_build_info", "version, commit, backend, isa, node", write_build,                                          \
+         "What this build is; always 1. backend: cpu, cuda, reference. isa: portable, avx2, avx512, amx; of the reference c; a GPU's architecture (sm_90a). node: as in X-Attnd-Node.") \
     ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
     ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
                                                                                                                                  \

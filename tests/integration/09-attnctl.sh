@@ -7,10 +7,10 @@ start_daemon --set pool.blocks=300
 export ATTNCTL_URL=$URL
 ctl() { timeout $HANG_S "$ATTNCTL" "$@" 2>"$WORK/err"; }
 
-expect 'nothing is said in a sentence' 'there is no sequence: attnctl seq new makes one there is no lease: attnctl lease new BLOCKS takes one' "$(ctl seq list) $(ctl lease list)"
+expect 'nothing is said in a sentence' 'node n0: there is no sequence: attnctl seq new makes one there is no lease: attnctl lease new BLOCKS takes one' "$(ctl seq list) $(ctl lease list)"
 expect 'a new sequence' 1 "$(ctl --json seq new | jq .id)"
 expect 'two forks of it' 2 "$(ctl seq fork 1 2 | wc -l)"
-expect 'three in the list' 3 "$(ctl seq | wc -l)"
+expect 'three in the list' '3 node n0: 3 sequences' "$(ctl seq | grep -c '^ ') $(ctl seq | head -n 1)"
 expect 'one of them' 1 "$(ctl seq show 2 | awk '{ print ($1 == 2) }')"
 ctl append 1 --count 20 >/dev/null
 expect 'a fork says what it shares (bug: "0 shared")' '(2 shared)' "$(ctl seq fork 1 | grep -o '([0-9]* shared)')"

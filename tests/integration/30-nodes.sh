@@ -13,11 +13,18 @@ expect 'so may chosen ones be' $((base + 77)) "$(call /v1/sequences "{\"id\":$((
 expect 'no others' '421 other_node id 7 is one of node 0, this is node 3' "$(call /v1/sequences '{"id":7}' | problem)"
 expect 'forks, too' "[$((base + 3)),$((base + 4))]" "$(call "/v1/sequences/$((base + 1))/fork" '{"count":2}' | jq -c '[.sequences[].id]')"
 expect 'every answer names it' 'n3 n3 n3' "$(for path in /livez /v1/sequences/1 /nowhere; do curl -s -o /dev/null -D - "$URL$path" | tr -d '\r' | sed -n 's/^X-Attnd-Node: //p'; done | paste -sd' ')"
+expect '/v1/info and /stats do' '3 3' "$(curl -s "$URL/v1/info" | jq .node) $(curl -s "$URL/stats" | jq .node)"
+expect '/metrics, too' n3 "$(curl -s "$URL/metrics" | sed -n 's/^attnd_build_info{.*,node="\(.*\)"} 1$/\1/p')"
+ctl() { "$(dirname "$ATTND")/attnctl" --url "$URL" "$@"; }
+expect 'so does attnctl' 'node n3: up|node n3: 4|node n3: no|node n3  up' "$(for command in stats 'seq list' 'workload list' top; do
+    # shellcheck disable=SC2086
+    ctl $command | grep -oE 'node n3(:|  )[ ]?(up|[0-9]+|no)'
+done | paste -sd'|')"
+expect 'also in JSON' 3 "$(ctl --json stats | jq .node)"
 expect 'ids of workloads are, too (bug: each node began with 1, and a proxy asked any)' "$((base + 1)) finished" \
     "$(call /v1/workloads '{"sequences":[{"count":1,"prompt":4,"decode":1}]}' | jq -r .id) $(curl -s "$URL/v1/workloads/$((base + 1))/events" | tail -n 1 | jq -r .state)"
 expect 'one that is not there yet' '404 not_found' "$(curl -s "$URL/v1/workloads/$((base + 2))" | jq -r '"\(.status) \(.code)"')"
 expect 'and one of no number' '404 not_found' "$(curl -s "$URL/v1/workloads/$base" | jq -r '"\(.status) \(.code)"')"
-expect '/v1/info does' 3 "$(curl -s "$URL/v1/info" | jq .node)"
 other=$(((5 << 40) + 1))
 while IFS='|' read -r name method path body; do
     expect "another node's: $name" '421 other_node' "$(curl -s -X "$method" ${body:+--json "$body"} "$URL$path" | jq -r '"\(.status) \(.code)"')"

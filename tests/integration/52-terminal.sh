@@ -141,7 +141,7 @@ stub() {
 name='a\u001b[2J\u202eb\u200b\u0085c\\d'
 shown='a\x1b[2J\u202eb\u200b\x85c\d'
 expect 'an owner cannot move the cursor' "$shown" \
-    "$(stub '200 OK' "{\"items\":[{\"id\":1,\"state\":\"running\",\"owner\":\"$name\"}]}" workload list | sed 's/.* s  //')"
+    "$(stub '200 OK' "{\"items\":[{\"id\":1,\"state\":\"running\",\"owner\":\"$name\"}]}" workload list | sed -n '2s/.* s  //p')"
 stub '404 Not Found' "{\"code\":\"not_found\",\"detail\":\"no $name\"}" seq show 1
 expect 'nor a problem' "attnctl: 404 not_found: no $shown" "$(cat "$WORK/err")"
 expect 'nor what is not UTF-8' 'attnctl: there is no command "\xc3(\x1b" (--help lists the commands)' "$(ctl $'\xc3(\x1b'; cat "$WORK/err")"
@@ -222,7 +222,7 @@ ctl seq new >/dev/null
 slots='limits.sequences is 2: 2 taken, 1 needed'
 expect 'run says that there is no slot for a sequence' "130 waits: $slots" "$(begun run "$WORK/w.json")"
 expect 'its summary is true' "had not begun after|waited for $slots" "$(sed -nE 's/^workload [0-9]+ (had .*after) .*/\1/p; s/^  (waited for)  */\1 /p' "$WORK/out" | paste -sd'|')"
-expect 'in a list it waits (bug: running)' waiting "$(awk '{ print $2 }' "$WORK/workloads")"
+expect 'in a list it waits (bug: running)' waiting "$(awk 'NR > 1 { print $2 }' "$WORK/workloads")"
 expect 'waiting says it, too' "$slots" "$(sed -n 's/^workload 1  *[0-9.]* s  //p' "$WORK/list")"
 expect 'so does a sweep' "130 waits: $slots" "$(begun sweep --batch 1 --context 16 --shared 0 --decode 4)"
 expect 'which has no empty table then' ' attnctl: interrupted; nothing was measured' "$(cat "$WORK/out") $(grep interrupted "$WORK/why")"
@@ -255,7 +255,7 @@ expect 'what was not timed has no figures' '- - - - -' "$(sed -nE 's/^  (step|qu
 # ---- workloads of others
 echo '{"sequences":[{"prompt":9,"decode":3}]}' >"$WORK/w.json"
 expect 'a workload from standard input' 3 "$(ctl --json run - <"$WORK/w.json" | jq .tokens.done)"
-expect 'they are listed' 'finished cancelled cancelled' "$(ctl workload list | awk '{ print $2 }' | paste -sd' ')"
+expect 'they are listed' 'finished cancelled cancelled' "$(ctl workload list | awk 'NR > 1 { print $2 }' | paste -sd' ')"
 expect 'one of them' 'workload 3 finished' "$(ctl workload show 3 | grep -o '^workload [0-9]* [a-z]*')"
 expect 'its events' 'workload 3 finished' "$(ctl workload events 3 | grep -o '^workload [0-9]* [a-z]*')"
 curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}]}' "$URL/v1/workloads"
