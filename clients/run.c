@@ -2,7 +2,7 @@
 /* run.c - run a workload: from a file, drawn like a trace, or of a trace; show how far it is, and its report.
  *
  * The answer is a stream of reports. Whoever closes it cancels the workload, so Ctrl-C does; what was computed until then is
- * shown as it was last told. */
+ * shown as it was last told; so is that of a daemon that goes away. */
 #include "clients/answer.h"
 #include "clients/commands.h"
 #include "clients/report.h"
@@ -308,6 +308,32 @@ static void ask_whether_begun(const struct command *c, struct progress *p)
     }
 }
 
+/* Whether the workload was cut: the answer ended, and its last report says that it goes on. */
+static bool was_cut(const struct progress *p, const struct http_reply *reply)
+{
+    const char *state = answer_text(p->last, "state");
+    return (reply->status == 0 || reply->status == 200) &&
+           (strcmp(state, "running") == 0 || strcmp(state, "verifying") == 0);
+}
+
+/* Say who went away. The daemon still has a workload whose connection broke; one that was started anew has not. */
+static void say_cut(const struct command *c, const struct progress *p)
+{
+    char path[COMMAND_PATH_BYTES], node[64];
+    cJSON *now;
+    terminal_escape(http_client_node(c->client), node, sizeof node);
+    snprintf(path, sizeof path, "/v1/workloads/%.0f", answer_number(p->last, "id"));
+    command_try(c, path, &now);
+    if (now)
+        fputs("attnctl: the connection to the daemon broke amid the workload, which is cancelled then",
+              stderr);
+    else
+        fprintf(stderr, "attnctl: the daemon%s%s%s went away amid the workload, which does not outlast it",
+                *node ? " (node " : "", node, *node ? ")" : "");
+    fputs(". Its last report:\n", stderr);
+    cJSON_Delete(now);
+}
+
 static int run(const struct command *c)
 {
     struct progress progress = {
@@ -338,6 +364,10 @@ static int run(const struct command *c)
         if (progress.waiting.why[0] && !c->json)
             command_row("waited for", "%s", progress.waiting.why);
         code = EXIT_INTERRUPTED;
+    } else if (was_cut(&progress, &reply)) {
+        say_cut(c, &progress);
+        show_result(&progress);
+        code = EXIT_FAILED;
     } else if (reply.status < 200 || reply.status > 299) {
         code = command_explain(&reply);
     } else {
@@ -374,7 +404,8 @@ const struct command_info run_info = {
     .text = "run a workload and report",
     .verbs = verbs,
     .options = options,
-    .more = "Ctrl-C cancels it and prints the summary so far. When nothing has happened for\n"
-            "a second, it says what the workload waits for, as `attnctl waiting` does. Exit\n"
-            "code 1: not finished or not verified. docs/WORKLOADS.md says what a file can\n"
-            "ask for and what the report says."};
+    .more = "Ctrl-C cancels it and prints the summary so far; so does a daemon that goes away,\n"
+            "which its workloads do not outlast. When nothing has happened for a second, it\n"
+            "says what the workload waits for, as `attnctl waiting` does. Exit code 1: not\n"
+            "finished or not verified. docs/WORKLOADS.md says what a file can ask for and\n"
+            "what the report says."};

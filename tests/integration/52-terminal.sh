@@ -247,6 +247,27 @@ expect 'with its summary so far' 'workload 1 running' "$(grep -o '^workload 1 [a
 expect 'what was done is told' 1 "$(grep -c '^  tokens *[0-9]' "$WORK/out")"
 eventually is_cancelled
 expect 'and cancels it' cancelled "$(ctl --json workload show 1 | jq -r .state)"
+
+# Bug: of a daemon that was killed it said "transfer closed with outstanding read data remaining", and no word of the workload.
+victim=''
+kill_victim() { kill -9 "${others[-1]}"; wait "${others[-1]}" 2>/dev/null; unset 'others[-1]'; }
+another victim --set node=5
+jq -nc '{trace: [(range(8) | {arrival_s: 0, prompt: 64, decode: 16000}), {arrival_s: 1e5, prompt: 1, decode: 1}]}' >"$WORK/long.json"
+for json in '' --json; do
+    : >"$WORK/err"
+    # shellcheck disable=SC2086
+    "$ATTNCTL" --url "$victim" $json run "$WORK/long.json" >"$WORK/out" 2>"$WORK/err" &
+    pid=$!
+    has_steps() { [ "$(curl -s "$victim/v1/workloads" | jq '.items[0].steps // 0')" -gt 0 ]; }
+    eventually has_steps
+    sleep 1 # reports come four times a second
+    kill_victim
+    wait $pid
+    expect "a daemon that is killed amid a workload ($json)" '1 attnctl: the daemon (node n5) went away amid the workload, which does not outlast it. Its last report:' "$? $(tail -n 1 "$WORK/err")"
+    [ -n "$json" ] || another victim --set node=5
+    [ -n "$json" ] || expect 'how far it was' 'workload 1 running, 1' "$(grep -o '^workload 1 running' "$WORK/out"), $(grep -c '^  tokens *[0-9]' "$WORK/out")"
+done
+expect 'also in JSON' 'running true' "$(jq -r '"\(.state) \(.steps > 0)"' "$WORK/out")"
 curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}],"verify":{"rows":1}}' "$URL/v1/workloads"
 ctl workload cancel 2 >"$WORK/out"
 expect 'what was cancelled is not wrong' 'not verified (cancelled)' "$(sed -n 's/^  verified *//p' "$WORK/out")"
