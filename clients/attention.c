@@ -188,6 +188,25 @@ static void print_stopped(size_t done, size_t wanted, const cJSON *problem)
     free(text);
 }
 
+/* Whether what was appended is still there: no more of a sequence or a daemon that is gone. */
+static bool can_be_taken_back(const cJSON *problem)
+{
+    double status = answer_number(problem, "status");
+    return status != 0 && status != 404 && status != 410 &&
+           strcmp(answer_text(problem, "code"), "node_down") != 0;
+}
+
+/* Say on stderr how many tokens a sequence has got that had `at` before. */
+static void say_stopped(size_t done, size_t wanted, size_t most, uint64_t id, uint64_t at,
+                        const cJSON *problem)
+{
+    fprintf(stderr, "attnctl: %zu of %zu tokens were appended, %zu a call", done, wanted, most);
+    if (can_be_taken_back(problem))
+        fprintf(stderr, "; attnctl seq truncate %llu %llu takes them back", (unsigned long long)id,
+                (unsigned long long)at);
+    fputc('\n', stderr);
+}
+
 static int append_all(const struct command *c, const struct model *m, const struct rows *rows, uint64_t id)
 {
     uint64_t layer = 0;
@@ -215,13 +234,9 @@ static int append_all(const struct command *c, const struct model *m, const stru
     }
     if (code != EXIT_OK && done > 0 && c->json)
         print_stopped(done, rows->count, problem);
-    cJSON_Delete(problem);
     if (code != EXIT_OK && done > 0)
-        fprintf(
-            stderr,
-            "attnctl: %zu of %zu tokens were appended, %zu a call; attnctl seq truncate %llu %llu takes them "
-            "back\n",
-            done, rows->count, most, (unsigned long long)id, (unsigned long long)at);
+        say_stopped(done, rows->count, most, id, at, problem);
+    cJSON_Delete(problem);
     cJSON *after = code == EXIT_OK && !c->json ? look(c, id, &code) : NULL;
     if (after)
         sequences_print(after);

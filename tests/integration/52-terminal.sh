@@ -364,6 +364,18 @@ ctl "${small[@]}" --json append 1 40 >"$WORK/out"
 expect 'one that stops half-way says so on stdout, too' '1 8 40 503 blocks_exhausted' "$? $(tail -n 1 "$WORK/out" | jq -r '"\(.appended) \(.wanted) \(.problem.status) \(.problem.code)"')"
 expect 'behind the answers of the calls' '[12] null' "$(jq -sc '.[0].sequences[0].lengths, .[2]' "$WORK/out" | paste -sd' ')"
 expect 'and how it is taken back' 'attnctl: 8 of 40 tokens were appended, 8 a call; attnctl seq truncate 1 4 takes them back' "$(tail -n 1 "$WORK/err")"
+# Bug: it named the way back where there was nothing to take back.
+another victim --config config/tiny.jsonc --set pool.blocks=30000 --set limits.rows_per_call=1
+for way in deleted killed; do
+    ctl --url "$victim" seq new 7 >"$WORK/made"
+    "$ATTNCTL" --url "$victim" --json append 7 100000 >"$WORK/out" 2>"$WORK/err" &
+    pid=$!
+    has_some() { [ "$(wc -l <"$WORK/out")" -gt 2 ]; }
+    eventually has_some
+    if [ $way = deleted ]; then curl -s -o /dev/null -X DELETE "$victim/v1/sequences/7"; else kill_victim; fi
+    wait $pid
+    expect "where it is $way there is no way back" '100000 tokens were appended, 1 a call' "$(tail -n 1 "$WORK/err" | sed 's/attnctl: [0-9]* of //')"
+done
 expect 'one that was done says nothing of it' 'false' "$(ctl "${small[@]}" --json append 1 | jq 'has("problem")')"
 
 # ---- in and out of files
