@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { CONNECT_S = 5, URL_BYTES = 4096, NODE_BYTES = 24, NODE_SHIFT = 40 };
+enum { CONNECT_S = 5, URL_BYTES = 4096, HINT_BYTES = 384, NODE_BYTES = 24, NODE_SHIFT = 40 };
 
 struct http_client {
     CURL *curl;
@@ -207,9 +207,26 @@ static bool is_plain(const struct http_client *c)
     return !c->socket[0] && strncasecmp(c->base, "http:", 5) == 0;
 }
 
+/* libcurl's text alone tells a name that is another from an authority that is not known: both are one code. */
+static const char *hint_for_certificate(const struct http_client *c, char room[HINT_BYTES])
+{
+    const char *host = strstr(c->base, "://");
+    host = host ? host + 3 : c->base;
+    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
+    if (strstr(c->error, "subject name") || strstr(c->error, "target host"))
+        snprintf(room, HINT_BYTES, "; the certificate is for another name than %.*s", (int)n, host);
+    else if (strstr(c->error, "expired") || strstr(c->error, "not yet valid"))
+        return "";
+    else
+        snprintf(room, HINT_BYTES,
+                 "; it is signed by no authority that is known: --ca-file names the "
+                 "certificates of authorities of your own");
+    return room;
+}
+
 /* What may help; "": libcurl's words do. Servers that speak TLS answer http with an alert, which libcurl takes for HTTP/0.9, or with
  * nothing, as a listener of attnd does that wants a PROXY header first. */
-static const char *hint_for(const struct http_client *c, CURLcode rc)
+static const char *hint_for(const struct http_client *c, CURLcode rc, char room[HINT_BYTES])
 {
     if (is_plain(c) && (rc == CURLE_GOT_NOTHING || strstr(c->error, "HTTP/0.9")))
         return "; it speaks another protocol: https, or that of a listener with proxy_protocol?";
@@ -217,7 +234,7 @@ static const char *hint_for(const struct http_client *c, CURLcode rc)
     case CURLE_COULDNT_CONNECT:
         return "; is attnd running there?";
     case CURLE_PEER_FAILED_VERIFICATION:
-        return "; --ca-file names the certificates of authorities of your own";
+        return hint_for_certificate(c, room);
     case CURLE_SSL_CONNECT_ERROR:
         return "; attnd serves http, and a proxy before it https";
     default:
@@ -228,18 +245,19 @@ static const char *hint_for(const struct http_client *c, CURLcode rc)
 /* What could not be reached. libcurl says "localhost port 80" of a unix socket. */
 static struct http_reply not_reached(struct http_client *c, const char *url, CURLcode rc)
 {
-    char what[URL_BYTES], why[CURL_ERROR_SIZE + 128];
+    char what[URL_BYTES], hint[HINT_BYTES], why[CURL_ERROR_SIZE + HINT_BYTES];
     long error = 0;
     if (rc == CURLE_ABORTED_BY_CALLBACK)
         return no_reply(c, url, "given up");
     if (rc != CURLE_COULDNT_CONNECT || !c->socket[0]) {
-        snprintf(why, sizeof why, "%s%s", c->error[0] ? c->error : curl_easy_strerror(rc), hint_for(c, rc));
+        snprintf(why, sizeof why, "%s%s", c->error[0] ? c->error : curl_easy_strerror(rc),
+                 hint_for(c, rc, hint));
         return no_reply(c, url, why);
     }
     curl_easy_getinfo(c->curl, CURLINFO_OS_ERRNO, &error);
     snprintf(what, sizeof what, "unix:%s", c->socket);
     snprintf(why, sizeof why, "%s%s", error ? strerror((int)error) : "no daemon answers there",
-             hint_for(c, rc));
+             hint_for(c, rc, hint));
     return no_reply(c, what, why);
 }
 
