@@ -110,7 +110,7 @@ bool command_id_path(const struct command *c, const char *resource, const char *
 }
 
 /* Say what came where an answer of attnd is JSON: its type, and how it begins, without the markup. */
-static void explain_other(const struct http_reply *reply)
+static void put_other(FILE *f, const struct http_reply *reply)
 {
     enum { SHOWN = 80 };
     char text[SHOWN + 4] = "";
@@ -128,45 +128,60 @@ static void explain_other(const struct http_reply *reply)
         }
         inside &= c != '>';
     }
-    fprintf(stderr, "%ld, and no JSON: ", reply->status);
+    fprintf(f, "%ld, and no JSON: ", reply->status);
     snprintf(text + n, sizeof text - n, "%s", n >= SHOWN ? "..." : "");
     if (type) {
         char name[64];
         snprintf(name, sizeof name, "%.*s", (int)(type < sizeof name ? type : sizeof name - 1), reply->type);
-        terminal_put(stderr, name);
+        terminal_put(f, name);
     }
-    fputs(type && n ? ", " : type ? "" : n ? "" : "nothing", stderr);
+    fputs(type && n ? ", " : type ? "" : n ? "" : "nothing", f);
     if (n) {
-        putc('"', stderr);
-        terminal_put(stderr, text);
-        putc('"', stderr);
+        putc('"', f);
+        terminal_put(f, text);
+        putc('"', f);
     }
-    fputs(reply->is_plain && reply->text && strcasestr(reply->text, "https") ? "; https?\n"
-                                                                             : "; is attnd there?\n",
-          stderr);
+    fputs(reply->is_plain && reply->text && strcasestr(reply->text, "https") ? "; https?"
+                                                                             : "; is attnd there?",
+          f);
+}
+
+static void put_reason(FILE *f, const struct http_reply *reply)
+{
+    cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
+    if (problem) {
+        fprintf(f, "%ld ", reply->status);
+        terminal_put(f, answer_text(problem, "code"));
+        fputs(": ", f);
+        terminal_put(f, answer_text(problem, "detail"));
+        fputs(reply->status == 401 ? "; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE" : "", f);
+    } else if (reply->status) {
+        put_other(f, reply);
+    } else {
+        terminal_put(f, reply->text);
+    }
+    cJSON_Delete(problem);
+}
+
+char *command_reason(const struct http_reply *reply)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f)
+        abort();
+    put_reason(f, reply);
+    if (fclose(f) != 0)
+        abort();
+    return text;
 }
 
 enum exit_code command_explain(const struct http_reply *reply)
 {
     fputs("attnctl: ", stderr);
-    if (reply->status == 0) {
-        terminal_put(stderr, reply->text);
-        fputc('\n', stderr);
-        return EXIT_UNAVAILABLE;
-    }
-    cJSON *problem = reply->text ? cJSON_Parse(reply->text) : NULL;
-    if (!problem) {
-        explain_other(reply);
-        return EXIT_FAILED;
-    }
-    fprintf(stderr, "%ld ", reply->status);
-    terminal_put(stderr, answer_text(problem, "code"));
-    fputs(": ", stderr);
-    terminal_put(stderr, answer_text(problem, "detail"));
-    fputs(reply->status == 401 ? "; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE\n" : "\n",
-          stderr);
-    cJSON_Delete(problem);
-    return EXIT_FAILED;
+    put_reason(stderr, reply);
+    fputc('\n', stderr);
+    return reply->status ? EXIT_FAILED : EXIT_UNAVAILABLE;
 }
 
 /* Send, print if it is wanted, and parse if that is. */

@@ -89,6 +89,9 @@ bool command_id_path(const struct command *c, const char *resource, const char *
 /* command_explain: say what went wrong, in the words of the problem document; the exit code for it. */
 enum exit_code command_explain(const struct http_reply *reply);
 
+/* command_reason: the same words for a screen, escaped, to be freed. */
+char *command_reason(const struct http_reply *reply);
+
 /* command_ask: send and parse. With --json the answer is printed as it is. *tree is NULL after an error, and when
  * nothing is left to show; free it with cJSON_Delete(). command_fetch: likewise, never printed. command_get: printed and
  * in *tree, for answers of several pages. */

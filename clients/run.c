@@ -404,8 +404,8 @@ const struct command_info run_info = {
     .text = "run a workload and report",
     .verbs = verbs,
     .options = options,
-    .more = "Ctrl-C cancels it and prints the summary so far; so does a daemon that goes away,\n"
-            "which its workloads do not outlast. When nothing has happened for a second, it\n"
-            "says what the workload waits for, as `attnctl waiting` does. Exit code 1: not\n"
-            "finished or not verified. docs/WORKLOADS.md says what a file can ask for and\n"
-            "what the report says."};
+    .more = "Ctrl-C cancels it and prints the summary so far. That of a daemon that goes\n"
+            "away is printed, too: a workload does not outlast its daemon. When nothing has\n"
+            "happened for a second, it says what the workload waits for, as `attnctl waiting`\n"
+            "does. Exit code 1: not finished or not verified. docs/WORKLOADS.md says what a\n"
+            "file can ask for and what the report says."};

@@ -15,7 +15,9 @@
 #include "clients/waiting.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     READ_CELLS = 24,
@@ -31,17 +33,27 @@ struct top {
     const struct command *c;
     struct screen screen;
     double uptime_s, steps, bytes; /* of the last frame, to say what came since */
-    bool has_before, sees_all;
+    bool has_before, sees_all, has_begun;
+    char node[TEXT_BYTES]; /* that answers, as it is shown; "": it does not say */
+    time_t silent_since;   /* 0: it answers */
 };
+
+/* Note who answers, and stay with it: behind a proxy figures of another node are no continuation. */
+static void note_node(struct top *t, const cJSON *r)
+{
+    const cJSON *node = answer_at(r, "node");
+    terminal_escape(http_client_node(t->c->client), t->node, sizeof t->node);
+    if (cJSON_IsNumber(node) && node->valuedouble >= 0 && !t->c->node)
+        http_client_ask_node(t->c->client, (uint64_t)node->valuedouble);
+}
 
 static void title(struct top *t, const cJSON *r)
 {
-    char name[TEXT_BYTES], isa[TEXT_BYTES], url[TEXT_BYTES], node[TEXT_BYTES];
-    const char *who = terminal_escape(http_client_node(t->c->client), node, sizeof node);
+    char name[TEXT_BYTES], isa[TEXT_BYTES], url[TEXT_BYTES];
     double up = answer_number(r, "uptime_s");
     screen_line(&t->screen, "%sattnd %s%s%s%s  up %.0f:%02.0f:%02.0f  %s (%s), %.0f thread%s",
                 screen_style(&t->screen, SCREEN_BOLD), terminal_escape(t->c->url, url, sizeof url),
-                screen_style(&t->screen, SCREEN_PLAIN), *who ? "  node " : "", who,
+                screen_style(&t->screen, SCREEN_PLAIN), *t->node ? "  node " : "", t->node,
                 (double)(uint64_t)(up / 3600), (double)((uint64_t)(up / 60) % 60),
                 (double)((uint64_t)up % 60),
                 terminal_escape(answer_text(r, "backend.name"), name, sizeof name),
@@ -262,6 +274,10 @@ static bool frame(struct top *t, struct http_reply *reply)
     *reply = command_try(t->c, "/stats?limit=1", &stats);
     if (!stats)
         return false;
+    note_node(t, stats);
+    t->has_before &= t->silent_since == 0; /* it may have been started anew */
+    t->silent_since = 0;
+    t->has_begun = true;
     screen_begin(&t->screen);
     title(t, stats);
     rates(t, stats);
@@ -275,6 +291,43 @@ static bool frame(struct top *t, struct http_reply *reply)
     return true;
 }
 
+/* Text in lines that fit, cut between words. */
+static void lines_of_words(struct top *t, const char *text)
+{
+    int most = t->screen.columns > 4 ? t->screen.columns - 2 : 2;
+    while (*text) {
+        int n = (int)strnlen(text, (size_t)most + 1), cut = n;
+        while (n > most && cut > 0 && text[--cut] != ' ') {
+        }
+        if (n > most && cut == 0)
+            cut = (int)strcspn(text, " "); /* a long word: screen_line() cuts it */
+        screen_line(&t->screen, "  %.*s", cut, text);
+        text += cut + (int)strspn(text + cut, " ");
+    }
+}
+
+/* In place of a frame: since when there is none, and why. */
+static void silence(struct top *t, const struct http_reply *reply)
+{
+    char url[TEXT_BYTES], since[32] = "";
+    char *reason = command_reason(reply);
+    struct tm at;
+    if (!t->silent_since)
+        t->silent_since = time(NULL);
+    if (localtime_r(&t->silent_since, &at))
+        strftime(since, sizeof since, "%H:%M:%S", &at);
+    screen_begin(&t->screen);
+    screen_line(&t->screen, "%sattnd %s%s%s%s", screen_style(&t->screen, SCREEN_BOLD),
+                terminal_escape(t->c->url, url, sizeof url), screen_style(&t->screen, SCREEN_PLAIN),
+                *t->node ? "  node " : "", t->node);
+    screen_line(&t->screen, "%sno answer since %s%s:", screen_style(&t->screen, SCREEN_RED), since,
+                screen_style(&t->screen, SCREEN_PLAIN));
+    lines_of_words(t, reason);
+    screen_line(&t->screen, "it is asked again until q or Ctrl-C");
+    screen_show(&t->screen);
+    free(reason);
+}
+
 static int run_top(const struct command *c)
 {
     struct top t = {.c = c};
@@ -286,8 +339,12 @@ static int run_top(const struct command *c)
         return EXIT_USAGE;
     t.sees_all = command_sees_all(c);
     screen_open(&t.screen, !command_option(c, "once"));
-    while (ok && key != 'q' && key != SCREEN_INTERRUPTED) {
+    while (ok && key != 'q' && key != SCREEN_INTERRUPTED && !terminal_interrupted()) {
         ok = frame(&t, &reply);
+        if (!ok && t.screen.live && t.has_begun && !terminal_interrupted()) {
+            silence(&t, &reply);
+            ok = true;
+        }
         key = !t.screen.live ? 'q' : ok ? screen_wait(&t.screen, interval) : key;
     }
     screen_close(&t.screen);
@@ -308,5 +365,7 @@ const struct command_info top_info = {
     .verbs = verbs,
     .text_only = true,
     .options = options,
-    .more = "q or Ctrl-C ends it, any other key looks again. In bars: # is held, S shared,\n"
-            "c cached, . free; in the strip of steps from blank (nothing) to @ (the roof)."};
+    .more = "q or Ctrl-C ends it, any other key looks again. When the daemon answers no\n"
+            "more, it says since when and why, and goes on asking. In bars: # is held,\n"
+            "S shared, c cached, . free; in the strip of steps from blank (nothing) to @\n"
+            "(the roof)."};

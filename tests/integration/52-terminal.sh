@@ -555,6 +555,25 @@ expect 'drain ends the daemon' 'draining: what is under way has 5 s, then the da
 wait "$DAEMON"
 expect 'cleanly' 0 $?
 DAEMON=
+eventually sees '^no answer'
+is_back
+expect 'that does not end top' 1 $?
+eventually sees '^no answer since [0-9][0-9]:[0-9][0-9]:[0-9][0-9]:'
+eventually sees 'running there?$'
+expect 'which says why, in lines that fit (bug: it ended)' yes "$(sees "^  http://127.0.0.1:$PORT/stats" && echo yes)"
+"$ATTND" --set "listen=127.0.0.1:$PORT" 2>"$WORK/log" &
+DAEMON=$!
+eventually sees '^pool '
+eventually sees '^sequences 0'
+expect 'and goes on when there is one again' 0 "$(mux capture-pane -p | grep -c 'no answer')"
+kill -9 "$DAEMON"
+wait "$DAEMON" 2>/dev/null
+DAEMON=
+eventually sees '^no answer since '
+types q
 eventually is_back
-expect 'that ends top, which says why' yes "$(sees '^attnctl: http' && echo yes)"
+expect 'until it is ended' 0 $?
+types 'clear; attnctl top --interval 0.1' Enter
+eventually sees '^attnctl: http'
+expect 'one that begins without a daemon ends' 0 $?
 finish
