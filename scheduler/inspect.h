@@ -14,7 +14,8 @@
 bool inspect_sees(const struct request *request, uint64_t key);
 
 /* inspect_is_ours: whether an id is one of this node's; if not, the request has failed. `what`: "sequence", ... */
-bool inspect_is_ours(const struct engine_state *state, struct request *request, uint64_t id, const char *what);
+bool inspect_is_ours(const struct engine_state *state, struct request *request, uint64_t id,
+                     const char *what);
 
 /* inspect_find: the row of a sequence (of a lease, if the request is of leases), or NO_ROW with the request
  * failed (not here, reaped, or another node's). */
