@@ -141,6 +141,7 @@ int sequence_ops_ids(struct engine_state *state, struct request *request)
     for (uint32_t i = 0; ids->chosen && i < ids->chosen->count; i++)
         sequences_choose(state->sequences, ids->chosen->all[i].first, ids->chosen->all[i].last);
     sequences_allow(state->sequences, ids->next, ids->limit);
+    workload_run_number_from(state->workloads, ids->next);
     ids->reach = sequences_reach(state->sequences, REQUEST_IDS_AHEAD);
     return 0;
 }

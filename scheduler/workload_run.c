@@ -1782,6 +1782,11 @@ uint64_t workload_run_of_key(const struct workload_run *d, uint64_t key)
     return 0;
 }
 
+void workload_run_number_from(struct workload_run *d, uint64_t id)
+{
+    d->next_id = id > d->next_id ? id : d->next_id;
+}
+
 int workload_run_start(struct engine_state *state, struct request *request)
 {
     struct workload_run *d = state->workloads;

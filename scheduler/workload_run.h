@@ -21,6 +21,10 @@ struct workload_run_options {
 /* Returns 0 or ATTND_NO_MEMORY. */
 MUST_USE int workload_run_create(const struct workload_run_options *options, struct workload_run **run);
 
+/* workload_run_number_from: ids of workloads that begin from now on are not below `id`. A start with a state.dir begins where no sequence
+ * ever was, so ids of workloads are not used again either. */
+void workload_run_number_from(struct workload_run *run, uint64_t id);
+
 /* workload_run_destroy: drops the workloads. NULL is fine. */
 void workload_run_destroy(struct workload_run *run);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api_admin.c - /v1/audit, /v1/trim, /v1/selftest, /v1/roof, /v1/drain and /v1/parameters. */
 #include "server/api.h"
+#include "server/keys.h"
 #include "server/tensors.h"
 
 #include <math.h>
@@ -80,6 +81,10 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     arguments_close(&a);
     if (rc != 0)
         return;
+    char whose[HTTP_WHOSE_BYTES];
+    const struct log_about about = {
+        .id = x->head.id, .client = x->client, .key = x->key && x->known ? x->key->name : NULL};
+    log_event_of(LOG_INFO, "drain_asked", &about, NULL, "%s asks for the end", http_log_whose(x, whose));
     uint32_t left_s = daemon->drain((uint32_t)lame_duck_s, (uint32_t)deadline_s, daemon->cookie);
     x->http_status = 202;
     json_open(&x->reply, NULL, '{');

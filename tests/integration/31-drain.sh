@@ -54,6 +54,7 @@ kill -TERM "$DAEMON"
 eventually is_draining
 expect 'nobody new is served' 7 "$(curl -s "$URL/livez"; echo $?)"
 expect 'but managers are' 200 "$(manage /metrics -o /dev/null -w '%{http_code}')"
+expect 'the log says who asked' 0 "$(manage /v1/drain -o /dev/null -H 'X-Request-Id: asked' --json '{}'; eventually has_logged 'a unix socket asks for the end (request asked)'; echo $?)"
 expect 'a deadline of its own' 202 "$(manage /v1/drain -o /dev/null -w '%{http_code}' --json '{"deadline_s":3000}')"
 printf '{}' >&3
 expect 'what was under way is finished' 'HTTP/1.1 201 Created' "$(head -1 <&3 | tr -d '\r')"

@@ -76,7 +76,7 @@ common() {
         expect "$name: it is found with its node" "n$node" "$(header -H "X-Attnd-Node: n$node" "$URL/v1/sequences/$id")"
         ids[node]=$id
     done
-    for other in n9 n10 n01 x; do
+    for other in n9 n10 n01 x 'n1, n2'; do
         expect "$name: $other, which is no node" '404 no_node X-Attnd-Node names a node that the proxy does not know' "$(ask -H "X-Attnd-Node: $other" "$URL/v1/sequences/${ids[1]}" | problem)"
     done
     if $by_id; then
