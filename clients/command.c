@@ -335,6 +335,19 @@ bool command_check_url(const char *what, const char *url)
     return false;
 }
 
+bool command_is_proxy(const char *url)
+{
+    return strncasecmp(url, "https:", 6) == 0;
+}
+
+bool command_one_daemon(const struct command *c, const char *what)
+{
+    if (c->node || !command_is_proxy(c->url))
+        return true;
+    command_usage("%s through a proxy wants --node N: which daemon", what);
+    return false;
+}
+
 void command_put_node(const struct command *c)
 {
     const char *node = http_client_node(c->client);

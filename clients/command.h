@@ -121,6 +121,11 @@ char *command_read_file(const char *file, size_t *bytes);
 void command_set_name(const char *name);
 int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* command_is_proxy: whether a proxy is at the URL, which chooses who answers: attnd has no TLS. command_one_daemon: whether the command line
+ * says which daemon is to do `what`, which is about one as a whole; if not, that was said. */
+bool command_is_proxy(const char *url);
+bool command_one_daemon(const struct command *c, const char *what);
+
 /* command_put_node: begin a line with the daemon that gave the latest answer, "node n1: "; nothing where it did not say. */
 void command_put_node(const struct command *c);
 

@@ -10,6 +10,8 @@
 static int trim(const struct command *c)
 {
     cJSON *r;
+    if (!command_one_daemon(c, "trim"))
+        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/trim", NULL, &r);
     if (r)
         printf("%.0f cached block%s free now\n", answer_number(r, "dropped"),
@@ -22,6 +24,8 @@ static int self_test(const struct command *c)
 {
     cJSON *r;
     char kernel[128];
+    if (!command_one_daemon(c, "selftest"))
+        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/selftest", NULL, &r);
     if (r) {
         bool ok = cJSON_IsTrue(answer_at(r, "ok"));
@@ -36,6 +40,8 @@ static int self_test(const struct command *c)
 static int roof(const struct command *c)
 {
     cJSON *r;
+    if (!command_one_daemon(c, "roof"))
+        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/roof", NULL, &r);
     if (r)
         printf("%.1f GB/s: now %.1f at best, %.1f in the median, %.1f at worst\n",
@@ -49,6 +55,8 @@ static int drain(const struct command *c)
 {
     char body[128];
     uint64_t lame_duck_s, deadline_s;
+    if (!command_one_daemon(c, "drain"))
+        return EXIT_USAGE;
     cJSON *r, *asked = cJSON_CreateObject();
     bool good = command_integer(c, "lame-duck", 0, 86400, &lame_duck_s) &&
                 command_integer(c, "deadline", 1, 86400, &deadline_s);
@@ -62,6 +70,8 @@ static int drain(const struct command *c)
         return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/drain", body, &r);
     double served_s = answer_number(r, "lame_duck_s");
+    if (r)
+        command_put_node(c);
     if (r && served_s > 0)
         printf("draining: clients are served for %.0f s more; what is under way then has %.0f s, then the "
                "daemon ends\n",
@@ -83,7 +93,7 @@ static int set_parameters(const struct command *c)
                                          .path = "/v1/parameters",
                                          .file = file,
                                          .type = tensors ? "application/x-safetensors" : NULL};
-    if (!command_can_send(file))
+    if (!command_one_daemon(c, "parameters") || !command_can_send(file))
         return EXIT_USAGE;
     struct http_reply reply = http_client_send(c->client, &request);
     if (reply.status < 200 || reply.status > 299)

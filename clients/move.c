@@ -627,9 +627,8 @@ static int run_move(const struct command *c)
         return command_usage("move wants --to URL, and ids or --all");
     if (!command_check_url("--to", url))
         return EXIT_USAGE;
-    if (all && !c->node &&
-        strncmp(c->url, "https:", 6) == 0) /* attnd has no TLS: a proxy chooses who answers */
-        return command_usage("--all through a proxy wants --node N: which daemon is emptied");
+    if (all && !command_one_daemon(c, "move --all"))
+        return EXIT_USAGE;
     if (key_file && !(key = command_read_key(key_file)))
         return EXIT_USAGE;
     struct http_client *to = http_client_create(url, key ? key : c->key, c->ca_file);

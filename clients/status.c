@@ -51,6 +51,8 @@ static int show_stats(const struct command *c)
 static int run_audit(const struct command *c)
 {
     cJSON *r;
+    if (!command_one_daemon(c, "audit"))
+        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/audit", NULL, &r);
     if (r)
         command_row("audit", "%s, %d invariants", cJSON_IsTrue(answer_at(r, "ok")) ? "ok" : "NOT OK",

@@ -89,6 +89,7 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     x->http_status = 202;
     json_open(&x->reply, NULL, '{');
     json_string(&x->reply, "status", "draining");
+    json_uint(&x->reply, "node", daemon->config->node);
     json_uint(&x->reply, "lame_duck_s", left_s);
     json_uint(&x->reply, "deadline_s", (uint64_t)deadline_s);
     json_close(&x->reply, '}');
@@ -157,7 +158,7 @@ static const struct api_schema schemas[] = {
     {"Roof", "{roof_gb_per_s:number roof_age_s:number best_gb_per_s:number median_gb_per_s:number "
              "worst_gb_per_s:number age_s:number measurements:uint}"},
     {"Drain", "{lame_duck_s?:uint(0..86400) deadline_s?:uint(1..86400)}"},
-    {"Draining", "{status:(draining) lame_duck_s:uint deadline_s:uint}"},
+    {"Draining", "{status:(draining) node:uint lame_duck_s:uint deadline_s:uint}"},
     {"Parameters", "{sinks?:[any] alibi_slopes?:[any] k_scale?:[any] v_scale?:[any]}"},
     {NULL, NULL},
 };

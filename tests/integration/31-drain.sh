@@ -13,7 +13,7 @@ kill -TERM "$DAEMON" # as timeout(1) does (bug: it ended at once, and the snapsh
 eventually is_draining
 expect 'a lame duck says so' '{"status":"draining"} 503' "$(curl -s "$URL/readyz" -w ' %{http_code}' | tr -d '\n')"
 expect 'and serves' '200 201' "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez") $(curl -s -o /dev/null -w '%{http_code}' --json '{}' "$URL/v1/sequences")"
-expect 'attnctl says how long it does' 'draining: clients are served for 3600 s more; what is under way then has 25 s, then the daemon ends' \
+expect 'attnctl says how long it does' 'node n0: draining: clients are served for 3600 s more; what is under way then has 25 s, then the daemon ends' \
     "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain)"
 insist
 wait "$DAEMON"
@@ -25,7 +25,7 @@ start_daemon --config config/tiny.jsonc --set drain.lame_duck_s=50 --set "manage
 drain() { curl -s --json "$1" "$URL/v1/drain" | jq -c 'if .code then [.status, .errors[0].pointer] else [.lame_duck_s, .deadline_s] end'; }
 expect 'seconds of either are a day at most' '[422,"/lame_duck_s"] [422,"/lame_duck_s"] ready' \
     "$(drain '{"lame_duck_s":86401}') $(drain '{"lame_duck_s":-1}') $(manage /readyz | jq -r .status)"
-expect 'a lame duck may be asked for' 'draining: clients are served for 86400 s more; what is under way then has 25 s, then the daemon ends' \
+expect 'a lame duck may be asked for' 'node n0: draining: clients are served for 86400 s more; what is under way then has 25 s, then the daemon ends' \
     "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --lame-duck 86400)"
 expect 'again: it can be shorter' '[3000,25]' "$(drain '{"lame_duck_s":3000}')"
 expect 'and not longer' 'true' "$(drain '{"lame_duck_s":86400,"deadline_s":60}' | jq '.[0] <= 3000 and .[0] > 2000 and .[1] == 60')"
@@ -34,7 +34,7 @@ expect 'meanwhile clients are served, and proxies are told' '201 {"status":"drai
 expect 'absent it is the configured one' '[50,25]' "$(drain '{}')"
 expect 'the log says so' '86400 25,3000 25,50 25' \
     "$(sed -n 's/.*draining: clients are served for \([0-9]*\) s more, and what is under way then has \([0-9]*\) s.*/\1 \2/p' "$WORK/log" | sed 3d | paste -sd,)"
-expect 'at 0 it ends' 'draining: what is under way has 5 s, then the daemon ends' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --lame-duck 0 --deadline 5)"
+expect 'at 0 it ends' 'node n0: draining: what is under way has 5 s, then the daemon ends' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --lame-duck 0 --deadline 5)"
 wait "$DAEMON"
 expect 'as asked for' 0 $?
 DAEMON=

@@ -552,7 +552,7 @@ types 'clear; attnctl top --interval 0.1' Enter
 eventually sees '^pool '
 expect 'a small terminal' '10 0' "$(mux capture-pane -p | wc -l) $(mux capture-pane -p | grep -cE '.{41}')"
 expect 'a folder without a journal' "69 attnctl: $WORK: there is no journal in it" "$(ctl replay "$WORK"; echo "$? $(head -n 1 "$WORK/err")")"
-expect 'drain ends the daemon' 'draining: what is under way has 5 s, then the daemon ends' "$(ctl drain --deadline 5)"
+expect 'drain ends the daemon' 'node n0: draining: what is under way has 5 s, then the daemon ends' "$(ctl drain --deadline 5)"
 wait "$DAEMON"
 expect 'cleanly' 0 $?
 DAEMON=
