@@ -15,6 +15,7 @@
 #include "clients/commands.h"
 #include "clients/terminal.h"
 #include "config/clock.h"
+#include "config/config.h"
 #include "config/numbers.h"
 
 #include <cjson/cJSON.h>
@@ -49,20 +50,21 @@ struct owners {
 
 struct move_options {
     struct http_client *from, *to;
-    const char *url;  /* of the daemon that they go to, as its clients know it; "": the same one as before */
-    const char *salt; /* NULL: none */
-    char **ids;       /* [count] */
-    size_t count;     /* 0: all sequences, but for those that a workload drives */
-    bool node_given;  /* --node says which daemon has them, else their ids do */
-    bool force;       /* of all: also where they cannot all fit */
-    bool json;        /* a line of JSON for each on stdout, else one of text */
+    const char *url; /* of the daemon that they go to, as its clients know it; "": the same one as before */
+    const char *to_url, *to_node; /* as they were given; NULL: any node */
+    const char *salt;             /* NULL: none */
+    char **ids;                   /* [count] */
+    size_t count;                 /* 0: all sequences, but for those that a workload drives */
+    bool node_given;              /* --node says which daemon has them, else their ids do */
+    bool force;                   /* of all: also where they cannot all fit */
+    bool json;                    /* a line of JSON for each on stdout, else one of text */
     struct owners *owners;
 };
 
 enum move_result {
     MOVE_DONE,       /* all of them */
     MOVE_FAILED,     /* some stay; stderr says which and why */
-    MOVE_TO_ITSELF,  /* the two daemons are one: nothing is moved */
+    MOVE_MISNAMED,   /* --to is the same daemon, or not the node that --to-node names: nothing is moved */
     MOVE_UNAVAILABLE /* a daemon does not answer */
 };
 
@@ -350,6 +352,7 @@ struct node {
     uint32_t range_tokens;         /* of a range that it sends, or takes */
     char instance[INSTANCE_BYTES]; /* which daemon it is */
     char key[OWNER_BYTES];         /* the name of the key that asks */
+    double number;                 /* of the node */
     cJSON *geometry;
 };
 
@@ -362,6 +365,7 @@ static bool learn(struct http_client *client, struct node *n)
     n->range_tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
     snprintf(n->instance, sizeof n->instance, "%s", answer_text(info, "instance"));
     snprintf(n->key, sizeof n->key, "%s", answer_text(info, "key.name"));
+    n->number = answer_number(info, "node");
     if (!info)
         command_explain(&reply);
     else if (!n->range_tokens)
@@ -538,8 +542,11 @@ static enum move_result check_source(const struct move_options *o, const struct 
     if (here.instance[0] &&
         strcmp(here.instance, there->instance) == 0) { /* each would get another id, and its clients a 410 */
         cJSON_Delete(here.geometry);
-        fputs("attnctl: --to is the daemon that has them: nothing is moved\n", stderr);
-        return MOVE_TO_ITSELF;
+        fprintf(stderr, "attnctl: --to is the daemon that has them: nothing is moved%s\n",
+                command_is_proxy(o->to_url) && !o->to_node
+                    ? "; --to-node N says which daemon behind the proxy takes them"
+                    : "");
+        return MOVE_MISNAMED;
     }
     *step = here.range_tokens < *step ? here.range_tokens : *step;
     snprintf(o->owners->own, sizeof o->owners->own, "%s", here.key);
@@ -601,13 +608,25 @@ static enum move_result move_all(const struct move_options *o, uint32_t step)
     return result;
 }
 
+/* Whether the daemon that answers at --to is the node that was asked for. */
+static enum move_result check_target(const struct move_options *o, const struct node *there)
+{
+    if (!o->to_node || there->number == strtod(o->to_node, NULL))
+        return MOVE_DONE;
+    fprintf(stderr, "attnctl: --to is node %.0f, --to-node is %s: nothing is moved\n", there->number,
+            o->to_node);
+    return MOVE_MISNAMED;
+}
+
 static enum move_result move(const struct move_options *o)
 {
     struct node there;
     if (!learn(o->to, &there))
         return MOVE_UNAVAILABLE;
     uint32_t step = there.range_tokens;
-    enum move_result result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
+    enum move_result result = check_target(o, &there);
+    if (result == MOVE_DONE)
+        result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
     cJSON_Delete(there.geometry);
     if (result != MOVE_DONE)
         return result;
@@ -622,10 +641,11 @@ static int run_move(const struct command *c)
     const char *key_file = command_option(c, "to-key-file");
     bool all = command_option(c, "all") != NULL;
     char *key = NULL;
+    uint64_t to_node = 0;
     struct owners owners = {0};
     if (!url || (c->argc > 0) == all)
         return command_usage("move wants --to URL, and ids or --all");
-    if (!command_check_url("--to", url))
+    if (!command_check_url("--to", url) || !command_integer(c, "to-node", 0, CONFIG_NODE_MAX, &to_node))
         return EXIT_USAGE;
     if (all && !command_one_daemon(c, "move --all"))
         return EXIT_USAGE;
@@ -637,6 +657,8 @@ static int run_move(const struct command *c)
                                          .url = as                              ? as
                                                 : strncmp(url, "unix:", 5) == 0 ? ""
                                                                                 : url,
+                                         .to_url = url,
+                                         .to_node = command_option(c, "to-node"),
                                          .salt = command_option(c, "salt"),
                                          .ids = c->argv,
                                          .count = all ? 0 : (size_t)c->argc,
@@ -646,6 +668,8 @@ static int run_move(const struct command *c)
                                          .owners = &owners};
     if (!to)
         return command_usage("out of memory");
+    if (options.to_node)
+        http_client_ask_node(to, to_node);
     enum move_result result = move(&options);
     if (owners.count > 0 && !c->json)
         fprintf(stderr, "%zu sequence%s moved with %s owner%s (%zu other key%s)\n", owners.sequences,
@@ -656,7 +680,7 @@ static int run_move(const struct command *c)
     free(key);
     return result == MOVE_DONE          ? EXIT_OK
            : result == MOVE_UNAVAILABLE ? EXIT_UNAVAILABLE
-           : result == MOVE_TO_ITSELF   ? EXIT_USAGE
+           : result == MOVE_MISNAMED    ? EXIT_USAGE
                                         : EXIT_FAILED;
 }
 
@@ -664,6 +688,7 @@ static const struct command_verb verbs[] = {{"", "--to URL ID... | --to URL --al
                                             {0}};
 static const struct command_option options[] = {
     {"to", "URL", "the daemon that they go to"},
+    {"to-node", "N", "of the daemons behind its proxy the one with this number"},
     {"all", NULL, "all sequences, but for those that a workload drives"},
     {"force", NULL, "of --all: move what fits, where not all can"},
     {"to-key-file", "FILE", "the key for that daemon (default: the same one)"},

@@ -28,7 +28,7 @@ _attnctl_options() {
         export) echo --range ;;
         replay) echo --check --beside --beside-key-file --tolerance --patience --all --attnd ;;
         diff) echo --attnd ;;
-        move) echo --to --all --force --to-key-file --as --salt ;;
+        move) echo --to --to-node --all --force --to-key-file --as --salt ;;
         drain) echo --lame-duck --deadline ;;
     esac
 }
@@ -43,7 +43,7 @@ _attnctl_value() {
         --url | --arrival-cv | --arrival-rate | --as | --at | --batch | --beside | --block-size | --context | \
             --count | --deadline | --decode | --fork-share | --from | --id | --idle-timeout | \
             --interval | --k | --layer | --length-scale | --max-tokens | --patience | --pool | --prefix-share | \
-            --q | --range | --repeat | --salt | --seed | --shared | --since | --time-scale | --to | --tokens | --tolerance | \
+            --q | --range | --repeat | --salt | --seed | --shared | --since | --time-scale | --to | --to-node | --tokens | --tolerance | \
             --types | --v | --verify | --with) COMPREPLY=() ;;
         *) return 1 ;;
     esac

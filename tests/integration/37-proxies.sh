@@ -137,6 +137,24 @@ common() {
     done
     expect "$name: attnctl moves from the node of an id to any other" '2 0 0 0 2 0 0 0 2' "${moved[*]}"
     expect "$name: and not to that node" 'attnctl: --to is the daemon that has them: nothing is moved' "$(cat "$WORK/said")"
+    # Bug: behind a proxy it was any daemon, also the one that has them.
+    moved=()
+    for node in 0 1 2; do
+        for to in 0 1 2; do
+            id=$(ask -H "X-Attnd-Node: n$node" -X POST "$URL/v1/sequences" | jq .id)
+            at=$(ctl --ca-file "$WORK/cert.pem" --json move --to "$URL" --to-node $to "$id" | jq -r '.moved_to | sub(".*/"; "")' 2>/dev/null)
+            moved+=("${at:+$((at >> 40))}")
+            ask -o /dev/null -H "X-Attnd-Node: n$to" -X DELETE "$URL/v1/sequences/${at:-$id}"
+        done
+    done
+    expect "$name: --to-node says which daemon behind it takes them" ' 1 2 0  2 0 1 ' "${moved[*]}"
+    # One of the three is with whom the proxy chooses.
+    expect "$name: without it that is said" '2 attnctl: --to is the daemon that has them: nothing is moved; --to-node N says which daemon behind the proxy takes them' \
+        "$(ctl --ca-file "$WORK/cert.pem" move --to "$URL" "${ids[@]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
+    expect "$name: not of the node that was asked for" '2 attnctl: --to is the daemon that has them: nothing is moved' \
+        "$(ctl --ca-file "$WORK/cert.pem" move --to "$URL" --to-node 1 "${ids[1]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
+    expect "$name: another daemon than that is an error" '2 attnctl: --to is node 0, --to-node is 2: nothing is moved' \
+        "$(ctl --ca-file "$WORK/cert.pem" move --to "unix:$WORK/node0.sock" --to-node 2 "${ids[1]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
     id=${ids[1]} other=${ids[2]}
     expect "$name: the wrong node says whose it is" "421 other_node sequence $id belongs to node 1, this is node 2" \
         "$(ask -H 'X-Attnd-Node: n2' --json "{\"sequences\":[$id],$q}" "$URL/v1/attend" | problem)"
