@@ -163,6 +163,14 @@ static void put_reason(FILE *f, const struct http_reply *reply)
     cJSON_Delete(problem);
 }
 
+bool command_is_unavailable(const struct http_reply *reply)
+{
+    cJSON *problem = reply->status == 503 && reply->text ? cJSON_Parse(reply->text) : NULL;
+    bool none = reply->status == 0 || strcmp(answer_text(problem, "code"), "node_down") == 0;
+    cJSON_Delete(problem);
+    return none;
+}
+
 char *command_reason(const struct http_reply *reply)
 {
     char *text = NULL;
@@ -181,7 +189,7 @@ enum exit_code command_explain(const struct http_reply *reply)
     fputs("attnctl: ", stderr);
     put_reason(stderr, reply);
     fputc('\n', stderr);
-    return reply->status ? EXIT_FAILED : EXIT_UNAVAILABLE;
+    return command_is_unavailable(reply) ? EXIT_UNAVAILABLE : EXIT_FAILED;
 }
 
 /* Send, print if it is wanted, and parse if that is. */

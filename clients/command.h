@@ -17,7 +17,7 @@ enum exit_code {
     EXIT_OK = 0,
     EXIT_FAILED = 1,       /* the daemon refused, or a workload was not verified */
     EXIT_USAGE = 2,        /* the command line */
-    EXIT_UNAVAILABLE = 69, /* no daemon answers */
+    EXIT_UNAVAILABLE = 69, /* no daemon answers, or a proxy that it reaches none */
     EXIT_INTERRUPTED = 130 /* Ctrl-C */
 };
 
@@ -88,6 +88,9 @@ bool command_id_path(const struct command *c, const char *resource, const char *
 
 /* command_explain: say what went wrong, in the words of the problem document; the exit code for it. */
 enum exit_code command_explain(const struct http_reply *reply);
+
+/* command_is_unavailable: whether no daemon has answered: none came, or it is a proxy's, which reaches none. */
+bool command_is_unavailable(const struct http_reply *reply);
 
 /* command_reason: the same words for a screen, escaped, to be freed. */
 char *command_reason(const struct http_reply *reply);

@@ -97,7 +97,7 @@ static enum outcome explain(struct move *m, const char *what, const struct http_
         fprintf(stderr, "%ld ", reply->status);
     terminal_put(stderr, reply->status ? answer_text(problem, "detail") : reply->text);
     fputc('\n', stderr);
-    m->unavailable |= reply->status == 0;
+    m->unavailable |= command_is_unavailable(reply);
     cJSON_Delete(problem);
     return FAILED;
 }

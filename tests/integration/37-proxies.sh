@@ -178,6 +178,14 @@ common() {
     expect "$name: and is killed amid it" '502 node_cut the node ended amid the request' "$(problem <"$WORK/cut" | sed 's/[:,] .*//')"
     expect "$name: a node that is dead" '503 node_down the proxy reaches no daemon for this request' \
         "$(ask -H 'X-Attnd-Node: n1' "$URL/v1/sequences/$id" | problem)"
+    # Bug: 1 of all but move.
+    expect "$name: attnctl says 69 then" '69 69 69 69' "$(
+        for what in '--node 1 stats' "seq show $id" "append $id" "move --to $URL --to-node 0 $id"; do
+            # shellcheck disable=SC2086
+            ctl --ca-file "$WORK/cert.pem" $what >/dev/null
+            echo $?
+        done | paste -sd' '
+    )"
     elsewhere() { local n; for n in 1 2 3 4 5 6; do n=$(header -X POST "$URL/v1/sequences"); [ "$n" = n0 ] || [ "$n" = n2 ] || return 1; done; }
     expect "$name: new sequences go to the others" yes "$(eventually elsewhere && echo yes)"
     if $by_id; then
