@@ -15,6 +15,8 @@
 
 enum { FILE_MOST_GB = 64 };
 
+static const char KEY_FROM[] = "--key-file FILE or $ATTNCTL_KEY_FILE";
+
 /* Of the command line, so it is of the process. */
 static const char *command_name;
 
@@ -146,7 +148,8 @@ static void put_other(FILE *f, const struct http_reply *reply)
           f);
 }
 
-static void put_reason(FILE *f, const struct http_reply *reply)
+/* `key_from`: where attnctl takes the daemon's key from. */
+static void put_reason(FILE *f, const struct http_reply *reply, const char *key_from)
 {
     cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
     if (problem) {
@@ -154,7 +157,8 @@ static void put_reason(FILE *f, const struct http_reply *reply)
         terminal_put(f, answer_text(problem, "code"));
         fputs(": ", f);
         terminal_put(f, answer_text(problem, "detail"));
-        fputs(reply->status == 401 ? "; attnctl takes it from --key-file FILE or $ATTNCTL_KEY_FILE" : "", f);
+        if (reply->status == 401)
+            fprintf(f, "; attnctl takes it from %s", key_from);
     } else if (reply->status) {
         put_other(f, reply);
     } else {
@@ -178,7 +182,7 @@ char *command_reason(const struct http_reply *reply)
     FILE *f = open_memstream(&text, &bytes);
     if (!f)
         abort();
-    put_reason(f, reply);
+    put_reason(f, reply, KEY_FROM);
     if (fclose(f) != 0)
         abort();
     return text;
@@ -187,7 +191,21 @@ char *command_reason(const struct http_reply *reply)
 enum exit_code command_explain(const struct http_reply *reply)
 {
     fputs("attnctl: ", stderr);
-    put_reason(stderr, reply);
+    put_reason(stderr, reply, KEY_FROM);
+    fputc('\n', stderr);
+    return command_is_unavailable(reply) ? EXIT_UNAVAILABLE : EXIT_FAILED;
+}
+
+enum exit_code command_explain_other(const struct http_reply *reply, const char *url, const char *key_option)
+{
+    char from[128];
+    snprintf(from, sizeof from, "%s FILE (default: the same key)", key_option);
+    fputs("attnctl: ", stderr);
+    if (reply->status) { /* else the reason has it */
+        terminal_put(stderr, url);
+        fputs(": ", stderr);
+    }
+    put_reason(stderr, reply, from);
     fputc('\n', stderr);
     return command_is_unavailable(reply) ? EXIT_UNAVAILABLE : EXIT_FAILED;
 }

@@ -89,6 +89,9 @@ bool command_id_path(const struct command *c, const char *resource, const char *
 /* command_explain: say what went wrong, in the words of the problem document; the exit code for it. */
 enum exit_code command_explain(const struct http_reply *reply);
 
+/* command_explain_other: likewise of another daemon than that of --url, whose key is that of `key_option`. */
+enum exit_code command_explain_other(const struct http_reply *reply, const char *url, const char *key_option);
+
 /* command_is_unavailable: whether no daemon has answered: none came, or it is a proxy's, which reaches none. */
 bool command_is_unavailable(const struct http_reply *reply);
 

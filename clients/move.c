@@ -79,7 +79,7 @@ struct move {
     char owner[OWNER_BYTES];     /* "": clients without one */
 };
 
-enum outcome { GOES_ON, GREW, WAS_CUT, FAILED };
+enum outcome { GOES_ON, GREW, WAS_CUT, FAILED, AWAY /* it is not here any more */ };
 
 /* ---- asking -------------------------------------------------------------------------------------- */
 
@@ -88,29 +88,35 @@ static bool is_success(const struct http_reply *reply)
     return reply->status >= 200 && reply->status < 300;
 }
 
-/* Say why a sequence stays. */
-static enum outcome explain(struct move *m, const char *what, const struct http_reply *reply)
+/* Say why a sequence stays, or that it is not where it was; `client`: whose answer that is. */
+static enum outcome explain(struct move *m, const struct http_client *client, const char *what,
+                            const struct http_reply *reply)
 {
     cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
-    fprintf(stderr, "attnctl: sequence %.0f stays where it was: %s: ", m->id, what);
+    const char *code = client == m->o->from ? answer_text(problem, "code") : "";
+    bool moved = strcmp(code, "moved") == 0;
+    bool away = moved || strcmp(code, "not_found") == 0 || strcmp(code, "gone") == 0;
+    fprintf(stderr, "attnctl: sequence %.0f ", m->id);
+    if (away)
+        fputs(moved ? "has moved already: " : "is gone: ", stderr);
+    else
+        fprintf(stderr, "stays where it was: %s: ", what);
     if (reply->status)
         fprintf(stderr, "%ld ", reply->status);
     terminal_put(stderr, reply->status ? answer_text(problem, "detail") : reply->text);
     fputc('\n', stderr);
     m->unavailable |= command_is_unavailable(reply);
     cJSON_Delete(problem);
-    return FAILED;
+    return away ? AWAY : FAILED;
 }
 
-/* Ask for JSON; NULL, and said why, when there is none. */
-static cJSON *ask(struct move *m, struct http_client *client, const char *what,
-                  const struct http_request *request)
+/* Ask for JSON; *tree is NULL, and said why, when there is none. */
+static enum outcome ask(struct move *m, struct http_client *client, const char *what,
+                        const struct http_request *request, cJSON **tree)
 {
     struct http_reply reply = http_client_send(client, request);
-    cJSON *tree = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    if (!tree)
-        explain(m, what, &reply);
-    return tree;
+    *tree = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    return *tree ? GOES_ON : explain(m, client, what, &reply);
 }
 
 /* ---- a sequence ---------------------------------------------------------------------------------- */
@@ -125,9 +131,9 @@ static enum outcome look(struct move *m, cJSON **tree)
     for (int i = 0; i < UNEVEN_MOST; i++) {
         const cJSON *length;
         bool even = true;
-        *tree = ask(m, m->o->from, "it is not to be had", &request);
-        if (!*tree)
-            return FAILED;
+        enum outcome is = ask(m, m->o->from, "it is not to be had", &request, tree);
+        if (is != GOES_ON)
+            return is;
         m->length = (uint32_t)answer_number(*tree, "length");
         cJSON_ArrayForEach (length, answer_at(*tree, "lengths"))
             even &= length->valuedouble == (double)m->length;
@@ -191,7 +197,8 @@ static enum outcome create(struct move *m, const cJSON *like)
         cJSON_AddStringToObject(body, "owner", m->owner);
     char *text = cJSON_PrintUnformatted(body);
     const struct http_request request = {.method = "POST", .path = "/v1/sequences", .body = text};
-    cJSON *made = ask(m, m->o->to, "no sequence there", &request);
+    cJSON *made;
+    (void)ask(m, m->o->to, "no sequence there", &request, &made);
     m->to_id = made ? answer_number(made, "id") : 0;
     cJSON_Delete(made);
     cJSON_Delete(body);
@@ -235,7 +242,7 @@ static enum outcome bring(struct move *m)
     if (reply.status == 412)
         return WAS_CUT;
     if (!is_success(&reply))
-        return explain(m, "K and V are not to be had", &reply);
+        return explain(m, m->o->from, "K and V are not to be had", &reply);
     snprintf(m->etag, sizeof m->etag, "%s", reply.etag);
     size_t bytes = reply.bytes;
     request = (struct http_request){.method = "PUT",
@@ -245,7 +252,8 @@ static enum outcome bring(struct move *m)
                                     .body_bytes = bytes};
     snprintf(path, sizeof path, "/v1/sequences/%.0f/kv?range=%u:%u%s%s", m->to_id, m->done, end,
              m->has_owner ? "&owner=" : "", m->has_owner ? m->owner : "");
-    cJSON *put = ask(m, m->o->to, "K and V are not taken there", &request);
+    cJSON *put;
+    (void)ask(m, m->o->to, "K and V are not taken there", &request, &put);
     const cJSON *bits = answer_at(put, "bits");
     if (cJSON_IsString(bits))
         snprintf(m->bits, sizeof m->bits, "%s", bits->valuestring);
@@ -286,7 +294,7 @@ static enum outcome give_up(struct move *m)
         return WAS_CUT;
     if (reply.status == 409)
         return GREW;
-    return is_success(&reply) ? GOES_ON : explain(m, "it is not given up", &reply);
+    return is_success(&reply) ? GOES_ON : explain(m, m->o->from, "it is not given up", &reply);
 }
 
 /* Once, from its first token on. */
@@ -339,7 +347,9 @@ static enum move_result move_one(const struct move_options *o, double id, uint32
     if (is == GOES_ON) {
         count_owner(&m);
         show(&m);
-    } else if (is != FAILED) {
+    } else if (is == AWAY && o->count == 0) { /* of all it is none any more */
+        return MOVE_DONE;
+    } else if (is != FAILED && is != AWAY) {
         fprintf(stderr, "attnctl: sequence %.0f stays where it was: it changes all the time\n", id);
     }
     return is == GOES_ON ? MOVE_DONE : m.unavailable ? MOVE_UNAVAILABLE : MOVE_FAILED;
@@ -356,9 +366,19 @@ struct node {
     cJSON *geometry;
 };
 
-/* False, and said why: it does not answer, or has no ranges. */
-static bool learn(struct http_client *client, struct node *n)
+/* What to make of a request about no sequence that failed; says why. */
+static enum move_result refuse(const struct move_options *o, const struct http_client *client,
+                               const struct http_reply *reply)
 {
+    enum exit_code code =
+        client == o->to ? command_explain_other(reply, o->to_url, "--to-key-file") : command_explain(reply);
+    return code == EXIT_UNAVAILABLE ? MOVE_UNAVAILABLE : MOVE_FAILED;
+}
+
+/* MOVE_DONE, or said why not: it does not answer, refuses the key, or has no ranges. */
+static enum move_result learn(const struct move_options *o, struct http_client *client, struct node *n)
+{
+    enum move_result result = MOVE_DONE;
     const struct http_request request = {.method = "GET", .path = "/v1/info"};
     struct http_reply reply = http_client_send(client, &request);
     cJSON *info = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
@@ -366,13 +386,15 @@ static bool learn(struct http_client *client, struct node *n)
     snprintf(n->instance, sizeof n->instance, "%s", answer_text(info, "instance"));
     snprintf(n->key, sizeof n->key, "%s", answer_text(info, "key.name"));
     n->number = answer_number(info, "node");
-    if (!info)
-        command_explain(&reply);
-    else if (!n->range_tokens)
+    if (!info) {
+        result = refuse(o, client, &reply);
+    } else if (!n->range_tokens) {
         fprintf(stderr, "attnctl: limits.body_bytes has no room for K and V of a token\n");
+        result = MOVE_FAILED;
+    }
     n->geometry = n->range_tokens ? cJSON_DetachItemFromObject(info, "geometry") : NULL;
     cJSON_Delete(info);
-    return n->range_tokens > 0;
+    return result;
 }
 
 static void say_difference(const cJSON *here, const cJSON *there)
@@ -418,27 +440,25 @@ static enum move_result worse(enum move_result a, enum move_result b)
 }
 
 /* A page of sequences; *next: where the one behind it begins, negative: there is none. Moving some does not shift the
- * others. NULL, and said why: it is not to be had. */
-static cJSON *fetch_page(const struct move_options *o, double *next)
+ * others. *tree is NULL, and said why: it is not to be had. */
+static enum move_result fetch_page(const struct move_options *o, double *next, cJSON **tree)
 {
     char path[PATH_BYTES];
     const struct http_request request = {.method = "GET", .path = path};
     snprintf(path, sizeof path, "/v1/sequences?limit=%d&cursor=%.0f", PAGE, *next);
     struct http_reply reply = http_client_send(o->from, &request);
-    cJSON *page = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    const cJSON *after = answer_at(page, "next");
+    *tree = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+    const cJSON *after = answer_at(*tree, "next");
     *next = cJSON_IsNumber(after) ? after->valuedouble : -1;
-    if (!page)
-        command_explain(&reply);
-    return page;
+    return *tree ? MOVE_DONE : refuse(o, o->from, &reply);
 }
 
 /* The next page of all; *found: sequences so far. */
 static enum move_result move_page(const struct move_options *o, uint32_t step, double *next, size_t *found)
 {
-    cJSON *page = fetch_page(o, next);
+    cJSON *page;
     const cJSON *item;
-    enum move_result result = page ? MOVE_DONE : MOVE_UNAVAILABLE;
+    enum move_result result = fetch_page(o, next, &page);
     cJSON_ArrayForEach (item, answer_at(page, "items")) {
         if (result == MOVE_UNAVAILABLE)
             break;
@@ -471,10 +491,11 @@ static double blocks_of(const cJSON *sequence, double block_size)
 static enum move_result add_up(const struct move_options *o, double block_size, struct needed *needed)
 {
     for (double next = 0; next >= 0;) {
-        cJSON *page = fetch_page(o, &next);
+        cJSON *page;
         const cJSON *item;
-        if (!page)
-            return MOVE_UNAVAILABLE;
+        enum move_result result = fetch_page(o, &next, &page);
+        if (result != MOVE_DONE)
+            return result;
         cJSON_ArrayForEach (item, answer_at(page, "items")) {
             if (answer_number(item, "workload") > 0)
                 continue;
@@ -537,8 +558,9 @@ static enum move_result check_room(const struct move_options *o)
 static enum move_result check_source(const struct move_options *o, const struct node *there, uint32_t *step)
 {
     struct node here;
-    if (!learn(o->from, &here))
-        return MOVE_UNAVAILABLE;
+    enum move_result result = learn(o, o->from, &here);
+    if (result != MOVE_DONE)
+        return result;
     if (here.instance[0] &&
         strcmp(here.instance, there->instance) == 0) { /* each would get another id, and its clients a 410 */
         cJSON_Delete(here.geometry);
@@ -621,10 +643,11 @@ static enum move_result check_target(const struct move_options *o, const struct 
 static enum move_result move(const struct move_options *o)
 {
     struct node there;
-    if (!learn(o->to, &there))
-        return MOVE_UNAVAILABLE;
+    enum move_result result = learn(o, o->to, &there);
+    if (result != MOVE_DONE)
+        return result;
     uint32_t step = there.range_tokens;
-    enum move_result result = check_target(o, &there);
+    result = check_target(o, &there);
     if (result == MOVE_DONE)
         result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
     cJSON_Delete(there.geometry);

@@ -148,7 +148,9 @@ expect 'attnctl says where it is' "$B" "${place%/v1/*}"
 expect 'how it went' '200 tokens, 0.0 MB, bits same' "${said#*  }"
 expect 'it is the same' "$before" "$(seen "$B" "${place##*/}")"
 expect 'calls on it are told' "$place" "$(curl -s "$URL/v1/sequences/101" | jq -r .moved_to)"
-expect 'one that is not there' 'attnctl: sequence 999 stays where it was: it is not to be had: 404 there is no sequence 999' "$("$CTL" --url "$URL" move --to "$B" 999 2>&1)"
+# Bug: they "stay where they were".
+expect 'one that is not there' '1 attnctl: sequence 999 is gone: 404 there is no sequence 999' "$("$CTL" --url "$URL" move --to "$B" 999 >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
+expect 'one that has moved' "1 attnctl: sequence 101 has moved already: 410" "$("$CTL" --url "$URL" move --to "$B" 101 >"$WORK/said" 2>&1; echo $?) $(grep -o '.* 410' "$WORK/said")"
 # Bug: sequences without tokens moved to a daemon of another geometry, and the others were refused one by one.
 empty=$(curl -s -X POST "$URL/v1/sequences" | jq .id)
 for what in --all 102 "$empty"; do
@@ -199,6 +201,22 @@ left=$(curl -s "$URL/v1/sequences" | jq -c '[.items[].id] | sort')
 expect 'all that are left' "$left" "$("$CTL" --url "$URL" --json move --to "$B" --all | jq -s -c 'map(.id) | sort')"
 expect 'where there is none, that is said' '0 there are no sequences to move' "$("$CTL" --url "$URL" move --to "$B" --all >"$WORK/said" 2>&1; echo $?) $(cat "$WORK/said")"
 expect 'none is left then' 0 "$(curl -s "$URL/v1/sequences" | jq '.items | length')"
+# Of all, one is gone and one has moved before it is their turn: the first is waited for, since its layers are uneven.
+for _ in 1 2 3 4; do curl -s -o /dev/null -X POST "$URL/v1/sequences"; done
+mapfile -t all < <(curl -s "$URL/v1/sequences" | jq '.items[].id')
+"$CTL" --url "$URL" append "${all[0]}" --layer 0 --count 1 >/dev/null
+looks() { curl -s "$URL/metrics" | sed -n 's|^attnd_http_request_duration_seconds_count{method="GET",route="/v1/sequences/{id}"} ||p'; }
+before=$(looks)
+"$CTL" --url "$URL" --json move --to "$B" --all >"$WORK/moved" 2>"$WORK/said" &
+mover=$!
+looked() { [ "$(looks)" -gt "$before" ]; }
+eventually looked
+curl -s -o /dev/null -X DELETE "$URL/v1/sequences/${all[1]}"
+curl -s -o /dev/null --json '{"moved_to":"/x","length":0}' "$URL/v1/sequences/${all[2]}/moved"
+"$CTL" --url "$URL" append "${all[0]}" --layer 1 --count 1 >/dev/null
+wait $mover
+expect 'of all, what is not here any more is no failure' "0 ${all[0]} ${all[3]}" "$? $(jq .id "$WORK/moved" | paste -sd' ')"
+expect 'and said' "attnctl: sequence ${all[1]} is gone: 404,attnctl: sequence ${all[2]} has moved already: 410" "$(grep -oE '.*: 4[0-9]+' "$WORK/said" | paste -sd,)"
 expect 'every count adds up' 'true true' "$(for url in "$URL" "$B"; do curl -s -X POST "$url/v1/audit" | jq .ok; done | paste -sd' ')"
 stop_daemon
 expect 'it ends cleanly' 0 $?
@@ -279,6 +297,10 @@ expect 'those move whose key is there' '1 3 sequences moved with their owners (3
 expect 'the others stay' 'attnctl: sequence 23 stays where it was: no sequence there: 422 owner: there is no key "carl"' "$(head -n 1 "$WORK/said")"
 expect 'as they were' 1 "$(as "$carl" "$URL/v1/sequences/23" | jq .length)"
 cp "$WORK/moved" "$WORK/places"
+(umask 077; jq -r .key <<<"$carl" >"$WORK/carl")
+# Bug: 69, and --key-file, which is the key for the other daemon.
+expect 'a daemon that refuses the key is named, and the option of its key' "1 attnctl: $keyed: 401 unauthorized; attnctl takes it from --to-key-file FILE (default: the same key)" \
+    "$(KEY=carl moves "$keyed" 23) $(sed 's/\( unauthorized\)[^;]*/\1/' "$WORK/said")"
 at() { sed -n "s|^$1 -> .*/\([0-9]*\)  .*|\1|p" "$WORK/places"; }
 expect 'a client is told where its own is' "$keyed/v1/sequences/$(at 21)" "$(as "$ann" "$URL/v1/sequences/21" | jq -r .moved_to)"
 expect 'and finds it' "$before" "$(seen_by "$ann" "$keyed" "$(at 21)")"
