@@ -711,7 +711,7 @@ static const struct command_verb verbs[] = {{"", "--to URL ID... | --to URL --al
                                             {0}};
 static const struct command_option options[] = {
     {"to", "URL", "the daemon that they go to"},
-    {"to-node", "N", "of the daemons behind its proxy the one with this number"},
+    {"to-node", "N", "behind a proxy the daemon with this number"},
     {"all", NULL, "all sequences, but for those that a workload drives"},
     {"force", NULL, "of --all: move what fits, where not all can"},
     {"to-key-file", "FILE", "the key for that daemon (default: the same one)"},
