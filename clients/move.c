@@ -64,7 +64,7 @@ struct move_options {
 enum move_result {
     MOVE_DONE,       /* all of them */
     MOVE_FAILED,     /* some stay; stderr says which and why */
-    MOVE_MISNAMED,   /* --to is the same daemon, or not the node that --to-node names: nothing is moved */
+    MOVE_MISNAMED,   /* --to is the same daemon: nothing is moved */
     MOVE_UNAVAILABLE /* a daemon does not answer */
 };
 
@@ -362,7 +362,6 @@ struct node {
     uint32_t range_tokens;         /* of a range that it sends, or takes */
     char instance[INSTANCE_BYTES]; /* which daemon it is */
     char key[OWNER_BYTES];         /* the name of the key that asks */
-    double number;                 /* of the node */
     cJSON *geometry;
 };
 
@@ -385,7 +384,6 @@ static enum move_result learn(const struct move_options *o, struct http_client *
     n->range_tokens = (uint32_t)answer_number(info, "limits.kv_range_tokens");
     snprintf(n->instance, sizeof n->instance, "%s", answer_text(info, "instance"));
     snprintf(n->key, sizeof n->key, "%s", answer_text(info, "key.name"));
-    n->number = answer_number(info, "node");
     if (!info) {
         result = refuse(o, client, &reply);
     } else if (!n->range_tokens) {
@@ -630,16 +628,6 @@ static enum move_result move_all(const struct move_options *o, uint32_t step)
     return result;
 }
 
-/* Whether the daemon that answers at --to is the node that was asked for. */
-static enum move_result check_target(const struct move_options *o, const struct node *there)
-{
-    if (!o->to_node || there->number == strtod(o->to_node, NULL))
-        return MOVE_DONE;
-    fprintf(stderr, "attnctl: --to is node %.0f, --to-node is %s: nothing is moved\n", there->number,
-            o->to_node);
-    return MOVE_MISNAMED;
-}
-
 static enum move_result move(const struct move_options *o)
 {
     struct node there;
@@ -647,9 +635,7 @@ static enum move_result move(const struct move_options *o)
     if (result != MOVE_DONE)
         return result;
     uint32_t step = there.range_tokens;
-    result = check_target(o, &there);
-    if (result == MOVE_DONE)
-        result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
+    result = o->count ? check_sources(o, &there, &step) : check_source(o, &there, &step);
     cJSON_Delete(there.geometry);
     if (result != MOVE_DONE)
         return result;

@@ -419,6 +419,10 @@ int sequence_ops_moved(struct engine_state *state, struct request *request)
                             (unsigned long long)request->id, table.cursor_max, plural(table.cursor_max),
                             moved->length);
     sequences_note_moved(state->sequences, row, moved->moved_to, state->now_s);
+    const struct log_about about = {.id = request->name[0] ? request->name : NULL,
+                                    .key = request->owner_name[0] ? request->owner_name : NULL};
+    log_event_of(LOG_INFO, "moved", &about, LOG_NUMBERS({"sequence", (double)request->id}),
+                 "sequence %llu has moved to %s", (unsigned long long)request->id, moved->moved_to);
     remove_sequence(state, row, HISTORY_MOVED);
     return 0;
 }

@@ -260,7 +260,8 @@ static void clear(struct http_request *request)
                                      .authorization = empty,
                                      .if_none_match = empty,
                                      .if_match = empty,
-                                     .last_event_id = empty};
+                                     .last_event_id = empty,
+                                     .node = empty};
 }
 
 /* A system call for every id would be as much as reading the request. Loop thread. */
@@ -345,6 +346,7 @@ static void describe(struct http_parser *p, struct http_request *request)
     request->if_none_match = find_header(p, "if-none-match", &count);
     request->if_match = find_header(p, "if-match", &count);
     request->last_event_id = find_header(p, "last-event-id", &count);
+    request->node = find_header(p, "x-attnd-node", &count);
     request->expects = find_header(p, "expect", &count).n > 0;
     request->has_length = p->llhttp.flags & F_CONTENT_LENGTH;
     request->body_length = request->has_length ? p->llhttp.content_length : 0;

@@ -50,6 +50,7 @@ struct http_request {
     struct http_text if_none_match; /* If-None-Match */
     struct http_text if_match;      /* If-Match */
     struct http_text last_event_id; /* Last-Event-ID */
+    struct http_text node;          /* X-Attnd-Node */
     char id[HTTP_REQUEST_ID_BYTES]; /* X-Request-Id if it is sane, else a random one */
 };
 

@@ -592,6 +592,19 @@ static void start_request(struct http_exchange *x, struct daemon_state *daemon)
         submit(x, daemon, request);
 }
 
+/* Whether the node that the request names is this one; a proxy may have sent it elsewhere. An id in the path says so by itself. */
+static bool is_for_us(struct http_exchange *x, const struct daemon_state *daemon)
+{
+    char here[16];
+    size_t n = (size_t)snprintf(here, sizeof here, "n%u", daemon->config->node);
+    struct http_text there = x->head.node;
+    if (there.n == 0 || strchr(x->route->path, '{') || (there.n == n && memcmp(there.bytes, here, n) == 0))
+        return true;
+    http_problem(x, ATTND_OTHER_NODE, "X-Attnd-Node is \"%.*s\", and this is node %s",
+                 (int)(there.n < 40 ? there.n : 40), there.bytes, here);
+    return false;
+}
+
 static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
 {
     const struct route *route = x->route;
@@ -599,7 +612,7 @@ static void dispatch(struct http_exchange *x, struct daemon_state *daemon)
         refuse_gone(x);
     else if (!route)
         refuse_path(x);
-    else if (!is_acceptable(x))
+    else if (!is_acceptable(x) || !is_for_us(x, daemon))
         return;
     else if (!route->answer)
         start_request(x, daemon);

@@ -13,6 +13,8 @@ expect 'so may chosen ones be' $((base + 77)) "$(call /v1/sequences "{\"id\":$((
 expect 'no others' '421 other_node id 7 is one of node 0, this is node 3' "$(call /v1/sequences '{"id":7}' | problem)"
 expect 'forks, too' "[$((base + 3)),$((base + 4))]" "$(call "/v1/sequences/$((base + 1))/fork" '{"count":2}' | jq -c '[.sequences[].id]')"
 expect 'every answer names it' 'n3 n3 n3' "$(for path in /livez /v1/sequences/1 /nowhere; do curl -s -o /dev/null -D - "$URL$path" | tr -d '\r' | sed -n 's/^X-Attnd-Node: //p'; done | paste -sd' ')"
+expect 'a request that names another node changes nothing (bug: this one did it)' '421 other_node X-Attnd-Node is "n4", and this is node n3' "$(curl -s -X POST -H 'X-Attnd-Node: n4' "$URL/v1/drain" | problem)"
+expect 'one that names this one does' 200 "$(curl -s -o /dev/null -w '%{http_code}' -X POST -H 'X-Attnd-Node: n3' "$URL/v1/audit")"
 expect '/v1/info and /stats do' '3 3' "$(curl -s "$URL/v1/info" | jq .node) $(curl -s "$URL/stats" | jq .node)"
 expect '/metrics, too' n3 "$(curl -s "$URL/metrics" | sed -n 's/^attnd_build_info{.*,node="\(.*\)"} 1$/\1/p')"
 ctl() { "$(dirname "$ATTND")/attnctl" --url "$URL" "$@"; }

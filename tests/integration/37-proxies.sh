@@ -153,7 +153,7 @@ common() {
         "$(ctl --ca-file "$WORK/cert.pem" move --to "$URL" "${ids[@]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
     expect "$name: not of the node that was asked for" '2 attnctl: --to is the daemon that has them: nothing is moved' \
         "$(ctl --ca-file "$WORK/cert.pem" move --to "$URL" --to-node 1 "${ids[1]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
-    expect "$name: another daemon than that is an error" '2 attnctl: --to is node 0, --to-node is 2: nothing is moved' \
+    expect "$name: another daemon than that is an error" "1 attnctl: unix:$WORK/node0.sock: 421 other_node: X-Attnd-Node is \"n2\", and this is node n0" \
         "$(ctl --ca-file "$WORK/cert.pem" move --to "unix:$WORK/node0.sock" --to-node 2 "${ids[1]}" >"$WORK/said"; echo $?) $(cat "$WORK/said")"
     id=${ids[1]} other=${ids[2]}
     expect "$name: the wrong node says whose it is" "421 other_node sequence $id belongs to node 1, this is node 2" \

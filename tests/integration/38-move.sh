@@ -125,7 +125,9 @@ expect 'no place' '422 invalid /moved_to: wants a URL (http://, https://) or a p
 expect 'no length' '422 invalid /length: is missing' "$(moved 7 '{"moved_to":"/x"}' | problem)"
 expect 'another length' '409 position_gap sequence 7 has 40 tokens, not 20: move the others, too' "$(moved 7 '{"moved_to":"/x","length":20}' | problem)"
 expect 'another content' '412 changed If-Match is no ETag of this daemon since its start' "$(moved 7 '{"moved_to":"/x","length":40}' -H 'If-Match: "1-1"' | problem)"
+told_of_move() { has_logged "info sequence 7 has moved to $B/v1/sequences/9 (request "; }
 expect 'it is given up' 204 "$(moved 7 "{\"moved_to\":\"$B/v1/sequences/9\",\"length\":40}" -H "If-Match: $tag" -o /dev/null -w '%{http_code}')"
+expect 'which has a line in the log (bug: it had none)' 0 "$(eventually told_of_move; echo $?)"
 for path in 7 7/blocks '7/kv?range=0:1'; do
     expect "who asks for /v1/sequences/$path is told where it is" "410 moved $B/v1/sequences/9" "$(curl -s "$URL/v1/sequences/$path" | jq -r '"\(.status) \(.code) \(.moved_to)"')"
 done
