@@ -10,6 +10,7 @@
 #include "clients/sequences.h"
 #include "clients/tensors.h"
 #include "clients/terminal.h"
+#include "config/numbers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,8 +88,7 @@ static bool read_rows(const struct command *c, const struct model *m, struct row
               !(rows->v = tensors_parse_rows("v", v, m->kv_heads, m->head_dim, &count_v))))
         return false;
     if (k && count_v != rows->count) {
-        command_usage("--k has %zu row%s, and --v %zu", rows->count, answer_plural((double)rows->count),
-                      count_v);
+        command_usage("--k has %zu row%s, and --v %zu", rows->count, plural(rows->count), count_v);
         return false;
     }
     return !ids || read_ids(ids, rows);

@@ -79,6 +79,8 @@ int main(int argc, char **argv)
     uint64_t node = 0;
     if (c.node && !command_read_integer("--node", c.node, 0, CONFIG_NODE_MAX, &node))
         return EXIT_USAGE;
+    if (c.info->one_daemon && !command_one_daemon(&c, c.info->name))
+        return EXIT_USAGE;
     if (c.node && c.client)
         http_client_ask_node(c.client, node);
     int code = c.verb->run(&c);

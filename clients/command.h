@@ -48,6 +48,7 @@ struct command_info {
     const char *more;                     /* of its --help; NULL: nothing */
     bool offline;                         /* needs no daemon */
     bool text_only;                       /* has no --json */
+    bool one_daemon;                      /* is about one as a whole: through a proxy it wants --node */
 };
 
 /* What the command line says. */

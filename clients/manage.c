@@ -10,8 +10,6 @@
 static int trim(const struct command *c)
 {
     cJSON *r;
-    if (!command_one_daemon(c, "trim"))
-        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/trim", NULL, &r);
     if (r)
         printf("%.0f cached block%s free now\n", answer_number(r, "dropped"),
@@ -24,8 +22,6 @@ static int self_test(const struct command *c)
 {
     cJSON *r;
     char kernel[128];
-    if (!command_one_daemon(c, "selftest"))
-        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/selftest", NULL, &r);
     if (r) {
         bool ok = cJSON_IsTrue(answer_at(r, "ok"));
@@ -40,8 +36,6 @@ static int self_test(const struct command *c)
 static int roof(const struct command *c)
 {
     cJSON *r;
-    if (!command_one_daemon(c, "roof"))
-        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/roof", NULL, &r);
     if (r)
         printf("%.1f GB/s: now %.1f at best, %.1f in the median, %.1f at worst\n",
@@ -55,8 +49,6 @@ static int drain(const struct command *c)
 {
     char body[128];
     uint64_t lame_duck_s, deadline_s;
-    if (!command_one_daemon(c, "drain"))
-        return EXIT_USAGE;
     cJSON *r, *asked = cJSON_CreateObject();
     bool good = command_integer(c, "lame-duck", 0, 86400, &lame_duck_s) &&
                 command_integer(c, "deadline", 1, 86400, &deadline_s);
@@ -93,7 +85,7 @@ static int set_parameters(const struct command *c)
                                          .path = "/v1/parameters",
                                          .file = file,
                                          .type = tensors ? "application/x-safetensors" : NULL};
-    if (!command_one_daemon(c, "parameters") || !command_can_send(file))
+    if (!command_can_send(file))
         return EXIT_USAGE;
     struct http_reply reply = http_client_send(c->client, &request);
     if (reply.status < 200 || reply.status > 299)
@@ -115,16 +107,23 @@ static const struct command_option drain_options[] = {
     {"deadline", "SECONDS", "for what is under way (drain.deadline_s)"},
     {0}};
 
-const struct command_info manage_trim_info = {
-    .name = "trim", .text = "drop what is cached of prompts and used by nobody", .verbs = trim_verbs};
-const struct command_info manage_selftest_info = {
-    .name = "selftest", .text = "compare the kernels with the reference", .verbs = self_test_verbs};
-const struct command_info manage_roof_info = {
-    .name = "roof", .text = "measure the rate at which the pool is read", .verbs = roof_verbs};
+const struct command_info manage_trim_info = {.name = "trim",
+                                              .text = "drop what is cached of prompts and used by nobody",
+                                              .verbs = trim_verbs,
+                                              .one_daemon = true};
+const struct command_info manage_selftest_info = {.name = "selftest",
+                                                  .text = "compare the kernels with the reference",
+                                                  .verbs = self_test_verbs,
+                                                  .one_daemon = true};
+const struct command_info manage_roof_info = {.name = "roof",
+                                              .text = "measure the rate at which the pool is read",
+                                              .verbs = roof_verbs,
+                                              .one_daemon = true};
 const struct command_info manage_drain_info = {
     .name = "drain",
     .text = "end the daemon, once what is under way is done",
     .verbs = drain_verbs,
+    .one_daemon = true,
     .options = drain_options,
     .more = "During the lame duck /readyz says draining, so proxies send nobody new, and\n"
             "clients are served as before. Asked again, it can end sooner (0: now),\n"
@@ -132,6 +131,7 @@ const struct command_info manage_drain_info = {
 const struct command_info manage_parameters_info = {
     .name = "parameters",
     .text = "set the model's sinks, slopes and scales",
+    .one_daemon = true,
     .verbs = parameters_verbs,
     .more = "{\"sinks\": [layers][query_heads], \"alibi_slopes\": [query_heads],\n"
             "\"k_scale\" and \"v_scale\" (fp8): [layers][kv_heads]}, before anything is appended."};

@@ -682,8 +682,8 @@ static int run_move(const struct command *c)
     enum move_result result = move(&options);
     if (owners.count > 0 && !c->json)
         fprintf(stderr, "%zu sequence%s moved with %s owner%s (%zu other key%s)\n", owners.sequences,
-                answer_plural((double)owners.sequences), owners.sequences == 1 ? "its" : "their",
-                answer_plural((double)owners.count), owners.count, answer_plural((double)owners.count));
+                plural(owners.sequences), owners.sequences == 1 ? "its" : "their", plural(owners.count),
+                owners.count, plural(owners.count));
     free(owners.names);
     http_client_destroy(to);
     free(key);

@@ -51,8 +51,6 @@ static int show_stats(const struct command *c)
 static int run_audit(const struct command *c)
 {
     cJSON *r;
-    if (!command_one_daemon(c, "audit"))
-        return EXIT_USAGE;
     int code = command_ask(c, "POST", "/v1/audit", NULL, &r);
     if (r)
         command_row("audit", "%s, %d invariants", cJSON_IsTrue(answer_at(r, "ok")) ? "ok" : "NOT OK",
@@ -66,5 +64,7 @@ static const struct command_verb audit_verbs[] = {{"", "", 0, 0, NULL, run_audit
 
 const struct command_info status_stats_info = {
     .name = "stats", .text = "the state at a glance", .verbs = stats_verbs};
-const struct command_info status_audit_info = {
-    .name = "audit", .text = "check every count against every other", .verbs = audit_verbs};
+const struct command_info status_audit_info = {.name = "audit",
+                                               .text = "check every count against every other",
+                                               .verbs = audit_verbs,
+                                               .one_daemon = true};

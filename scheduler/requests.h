@@ -44,15 +44,15 @@ enum {
     REQUEST_ROWS_MAX = 16384,   /* or rows of sequences */
     REQUEST_PRIORITY_MAX = 1000000,
     REQUEST_IDLE_S_MAX = 31536000,
-    REQUEST_OPS_MAX = 4096,         /* of a batch */
-    REQUEST_FORKS_MAX = 1000,       /* of one sequence at a time */
-    REQUEST_IDS_AHEAD = 1 << 19,    /* ids that may be given out without another limit */
-    REQUEST_BATCH_VIEWS_MAX = 8192, /* sequences in its answer */
-    REQUEST_EVENTS_MAX = 2048,      /* events in one part of a stream */
-    REQUEST_NAME_BYTES = 129,       /* of its X-Request-Id, */
-    REQUEST_OWNER_BYTES = 64,       /* and of the name of its key */
-    REQUEST_WAITS_MAX = 4608,       /* in an answer: calls and workloads */
-    REQUEST_WAIT_IDS_MAX = 16       /* sequences of one of these */
+    REQUEST_OPS_MAX = 4096,                      /* of a batch */
+    REQUEST_FORKS_MAX = 1000,                    /* of one sequence at a time */
+    REQUEST_IDS_AHEAD = 1 << 19,                 /* ids that may be given out without another limit */
+    REQUEST_BATCH_VIEWS_MAX = 8192,              /* sequences in its answer */
+    REQUEST_EVENTS_MAX = 2048,                   /* events in one part of a stream */
+    REQUEST_NAME_BYTES = WORKLOAD_REQUEST_BYTES, /* of its X-Request-Id, */
+    REQUEST_OWNER_BYTES = 64,                    /* and of the name of its key */
+    REQUEST_WAITS_MAX = 4608,                    /* in an answer: calls and workloads */
+    REQUEST_WAIT_IDS_MAX = 16                    /* sequences of one of these */
 };
 
 #define REQUEST_POSITION_ABSENT UINT32_MAX
