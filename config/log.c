@@ -176,7 +176,9 @@ static void *run_writer(void *cookie)
 
 void log_start(void)
 {
+    pthread_mutex_lock(&all.mutex); /* the writer may have something to tell at once */
     all.running = pthread_create(&all.writer, NULL, run_writer, NULL) == 0;
+    pthread_mutex_unlock(&all.mutex);
 }
 
 void log_stop(unsigned patience_ms)
