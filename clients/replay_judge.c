@@ -399,9 +399,12 @@ void replay_judge_counts(struct replay_judge *j, const struct replay_case *of, u
                   {"held_blocks", "pool.held", "held blocks"},
                   {"shared_blocks", "pool.shared", "shared blocks"},
                   {"leased_blocks", "pool.leased", "leased blocks"}};
-    /* What was swapped out when is a matter of who was idle, and of how much was cached. */
+    /* What was swapped out when is a matter of who was idle, and of how much was cached. Where several calls decided it, or the pool is
+     * larger, so is what is shared from then on: a sequence comes back with blocks of its own, beside those that stayed in the cache. */
     bool swaps =
-        answer_number(of->answer, "swapped_rows") > 0 || answer_number(stats, "scheduler.swapped") > 0;
+        answer_number(of->answer, "swapped_rows") > 0 || answer_number(stats, "scheduler.swapped") > 0 ||
+        ((j->together || j->larger) &&
+         (answer_number(of->answer, "swaps_out") > 0 || answer_number(stats, "counters.swaps_out") > 0));
     if (swaps || j->uncountable || j->world->astray || j->differences[REPLAY_COUNTS].n ||
         (j->strayed && answer_number(of->answer, "evictions") > 0)) {
         j->counts_left++;
