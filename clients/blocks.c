@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAP_COLUMNS = 64, PAGE = 1000, NUMBER_COLUMNS = 10, AROUND_LINES = 4 /* head, legend, and between */ };
+enum { MAP_COLUMNS = 64, PAGE = 1000, NODE_BYTES = 64, AROUND_LINES = 4 /* head, legend, and between */ };
 
 /* Some blocks, from `first` on. */
 struct map {
@@ -136,25 +136,6 @@ static void draw_legend(struct screen *s, const struct map *m)
     screen_line(s, "%s", line);
 }
 
-static int show_once(const struct command *c, struct map *m, double most)
-{
-    struct screen s;
-    struct http_reply reply;
-    if (!fetch(c, m, most, &reply))
-        return command_explain(&reply);
-    if (c->json)
-        return EXIT_OK;
-    screen_open(&s, false);
-    screen_begin(&s);
-    for (size_t at = 0; at < m->count; at += MAP_COLUMNS)
-        draw_line(&s, m, at);
-    screen_line(&s, "%s", "");
-    draw_legend(&s, m);
-    screen_show(&s);
-    screen_close(&s);
-    return EXIT_OK;
-}
-
 static void count_marks(const struct map *m, unsigned long *is_free, unsigned long *shared,
                         unsigned long *cached)
 {
@@ -166,6 +147,39 @@ static void count_marks(const struct map *m, unsigned long *is_free, unsigned lo
     }
 }
 
+/* Whose blocks these are, and what they are. */
+static void draw_head(struct screen *s, const struct command *c, const struct map *m)
+{
+    char node[NODE_BYTES];
+    unsigned long is_free, shared, cached;
+    terminal_escape(http_client_node(c->client), node, sizeof node);
+    count_marks(m, &is_free, &shared, &cached);
+    screen_line(s, "%s%s%s%sblocks %.0f to %.0f%s: %lu free, %lu shared, %lu cached; epoch %.0f",
+                screen_style(s, SCREEN_BOLD), *node ? "node " : "", node, *node ? ": " : "", m->first,
+                m->first + (double)m->count - 1, screen_style(s, SCREEN_PLAIN), is_free, shared, cached,
+                m->epoch);
+}
+
+static int show_once(const struct command *c, struct map *m, double most)
+{
+    struct screen s;
+    struct http_reply reply;
+    if (!fetch(c, m, most, &reply))
+        return command_explain(&reply);
+    if (c->json)
+        return EXIT_OK;
+    screen_open(&s, false);
+    screen_begin(&s);
+    draw_head(&s, c, m);
+    for (size_t at = 0; at < m->count; at += MAP_COLUMNS)
+        draw_line(&s, m, at);
+    screen_line(&s, "%s", "");
+    draw_legend(&s, m);
+    screen_show(&s);
+    screen_close(&s);
+    return EXIT_OK;
+}
+
 /* Draw what fits until somebody ends it; arrows and space move. */
 static int watch(const struct command *c, struct map *m, double interval)
 {
@@ -175,19 +189,13 @@ static int watch(const struct command *c, struct map *m, double interval)
     bool ok = true;
     screen_open(&s, true);
     while (key != 'q' && key != SCREEN_INTERRUPTED) {
-        unsigned long is_free, shared, cached;
         screen_begin(&s);
         double rows = s.lines > AROUND_LINES + 1 ? s.lines - AROUND_LINES : 1, step = rows * MAP_COLUMNS;
         ok = fetch(c, m, step, &reply);
         if (!ok)
             break;
-        count_marks(m, &is_free, &shared, &cached);
-        screen_line(
-            &s,
-            "%sblocks %.0f to %.0f%s: %lu free, %lu shared, %lu cached; epoch %.0f; q ends, space goes on",
-            screen_style(&s, SCREEN_BOLD), m->first, m->first + (double)m->count - 1,
-            screen_style(&s, SCREEN_PLAIN), is_free, shared, cached, m->epoch);
-        screen_line(&s, "%s", "");
+        draw_head(&s, c, m);
+        screen_line(&s, "%s", "q ends, space goes on");
         for (size_t at = 0; at < m->count; at += MAP_COLUMNS)
             draw_line(&s, m, at);
         screen_line(&s, "%s", "");

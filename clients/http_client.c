@@ -179,7 +179,7 @@ static struct curl_slist *make_headers(const struct http_client *c)
         headers = curl_slist_append(headers, line);
     }
     uint64_t about = id_about(c);
-    if (about)
+    if (about && !c->asked[0])
         snprintf(line, sizeof line, "X-Attnd-Node: n%llu", (unsigned long long)http_client_node_of(about));
     else
         snprintf(line, sizeof line, "X-Attnd-Node: %s", c->asked[0] ? c->asked : c->node);

@@ -51,7 +51,7 @@ uint64_t http_client_node_of(uint64_t id);
 /* http_client_node(client): who gave the latest answer, "n1", escaped for terminals by who prints it; "": that was not said. */
 const char *http_client_node(const struct http_client *client);
 
-/* http_client_ask_node(client, node): a request about no id goes to this node, through a proxy. */
+/* http_client_ask_node(client, node): every request goes to this node, through a proxy; it refuses ids of others. */
 void http_client_ask_node(struct http_client *client, uint64_t node);
 
 struct http_reply http_client_send(struct http_client *client, const struct http_request *request);

@@ -2,6 +2,7 @@
 /* leases.c - take blocks for tables of one's own (POST /v1/paged), list them, give them back. */
 #include "clients/answer.h"
 #include "clients/commands.h"
+#include "clients/terminal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,32 +24,43 @@ static void show_lease(const cJSON *lease)
         }
         printf("%s%.0f", left == BLOCKS_SHOWN - 1 ? "" : " ", block->valuedouble);
     }
-    puts("]");
+    putchar(']');
+    if (*answer_text(lease, "owner")) {
+        fputs("  ", stdout);
+        terminal_put(stdout, answer_text(lease, "owner"));
+    }
+    putchar('\n');
 }
 
 static int list(const struct command *c)
 {
     char path[COMMAND_PATH_BYTES];
     double next = 0;
-    bool any = false;
+    cJSON *all = cJSON_CreateArray();
+    const cJSON *lease;
+    int code;
     do {
-        cJSON *page;
-        const cJSON *item;
+        cJSON *page, *item;
         snprintf(path, sizeof path, "/v1/leases?limit=100&cursor=%.0f", next);
-        int code = command_get(c, path, &page);
-        if (!page)
-            return code;
-        cJSON_ArrayForEach (item, answer_at(page, "items")) {
-            any = true;
-            if (!c->json)
-                show_lease(item);
-        }
+        code = command_get(c, path, &page);
+        cJSON *items = cJSON_GetObjectItemCaseSensitive(page, "items");
+        while (!c->json && (item = cJSON_DetachItemFromArray(items, 0)))
+            cJSON_AddItemToArray(all, item);
         next = answer_number(page, "next");
         cJSON_Delete(page);
     } while (next > 0);
-    if (!any && !c->json)
-        puts("there is no lease: attnctl lease new BLOCKS takes one");
-    return EXIT_OK;
+    int count = cJSON_GetArraySize(all);
+    if (code == EXIT_OK && !c->json) {
+        command_put_node(c);
+        if (count > 0)
+            printf("%d lease%s\n", count, answer_plural(count));
+        else
+            puts("there is no lease: attnctl lease new BLOCKS takes one");
+    }
+    cJSON_ArrayForEach (lease, all)
+        show_lease(lease);
+    cJSON_Delete(all);
+    return code;
 }
 
 static int ask_and_show(const struct command *c, const char *method, const char *path, const char *body)

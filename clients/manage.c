@@ -11,9 +11,11 @@ static int trim(const struct command *c)
 {
     cJSON *r;
     int code = command_ask(c, "POST", "/v1/trim", NULL, &r);
-    if (r)
+    if (r) {
+        command_put_node(c);
         printf("%.0f cached block%s free now\n", answer_number(r, "dropped"),
                answer_number(r, "dropped") == 1 ? " is" : "s are");
+    }
     cJSON_Delete(r);
     return code;
 }
@@ -25,6 +27,7 @@ static int self_test(const struct command *c)
     int code = command_ask(c, "POST", "/v1/selftest", NULL, &r);
     if (r) {
         bool ok = cJSON_IsTrue(answer_at(r, "ok"));
+        command_put_node(c);
         printf("self-test of %s: %s\n", terminal_escape(answer_text(r, "kernel"), kernel, sizeof kernel),
                ok ? "ok" : "NOT OK");
         code = ok ? code : EXIT_FAILED;
@@ -37,10 +40,12 @@ static int roof(const struct command *c)
 {
     cJSON *r;
     int code = command_ask(c, "POST", "/v1/roof", NULL, &r);
-    if (r)
+    if (r) {
+        command_put_node(c);
         printf("%.1f GB/s: now %.1f at best, %.1f in the median, %.1f at worst\n",
                answer_number(r, "roof_gb_per_s"), answer_number(r, "best_gb_per_s"),
                answer_number(r, "median_gb_per_s"), answer_number(r, "worst_gb_per_s"));
+    }
     cJSON_Delete(r);
     return code;
 }
@@ -90,8 +95,10 @@ static int set_parameters(const struct command *c)
     struct http_reply reply = http_client_send(c->client, &request);
     if (reply.status < 200 || reply.status > 299)
         return command_explain(&reply);
-    if (!c->json)
+    if (!c->json) {
+        command_put_node(c);
         puts("the parameters are set");
+    }
     return EXIT_OK;
 }
 

@@ -28,8 +28,11 @@ static int list(const struct command *c)
         snprintf(path, sizeof path, "/v1/prefixes?limit=%d&cursor=%.0f", PAGE, next);
         code = command_get(c, path, &page);
         cJSON_ArrayForEach (chain, answer_at(page, "items")) {
-            if (!any && !c->json)
+            if (!any && !c->json) {
+                command_put_node(c);
+                puts("what new sequences may share");
                 puts("last block          tokens    held  cached    hits     used s");
+            }
             any = true;
             if (!c->json)
                 show(chain);
@@ -38,8 +41,10 @@ static int list(const struct command *c)
         next = answer_number(page, "next");
         cJSON_Delete(page);
     }
-    if (!any && !c->json && code == EXIT_OK)
+    if (!any && !c->json && code == EXIT_OK) {
+        command_put_node(c);
         puts("no prompt is cached: none was named by token ids, or none has a full block");
+    }
     return code;
 }
 

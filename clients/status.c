@@ -52,9 +52,11 @@ static int run_audit(const struct command *c)
 {
     cJSON *r;
     int code = command_ask(c, "POST", "/v1/audit", NULL, &r);
-    if (r)
-        command_row("audit", "%s, %d invariants", cJSON_IsTrue(answer_at(r, "ok")) ? "ok" : "NOT OK",
-                    cJSON_GetArraySize(answer_at(r, "checked")));
+    if (r) {
+        command_put_node(c);
+        printf("audit: %s, %d invariants\n", cJSON_IsTrue(answer_at(r, "ok")) ? "ok" : "NOT OK",
+               cJSON_GetArraySize(answer_at(r, "checked")));
+    }
     cJSON_Delete(r);
     return code;
 }

@@ -122,8 +122,14 @@ static int list(const struct command *c)
     cJSON *answer;
     int code = command_ask(c, "GET", "/v1/waiting", NULL, &answer);
     double others = answer_number(answer, "others");
-    if (answer && answer_number(answer, "count") == 0 && others == 0)
-        puts("nothing waits");
+    int count = cJSON_GetArraySize(answer_at(answer, "items"));
+    if (answer) {
+        command_put_node(c);
+        if (count > 0 || others > 0)
+            printf("%.0f wait%s\n", count + others, count + others == 1 ? "s" : "");
+        else
+            puts("nothing waits");
+    }
     cJSON_ArrayForEach (item, answer_at(answer, "items")) {
         waiting_who(item, who);
         waiting_why(item, why);

@@ -31,6 +31,7 @@ struct render_context {
     size_t staging_used;
     uint32_t restored, not_restored; /* sequences, at the start */
     bool follows_unclean;            /* struct daemon_state's */
+    bool keys_refused;               /* at the latest SIGHUP */
     uint64_t memory_used, memory_limit, memory_refused;
     struct http_connection_counts connections, managers;
     uint32_t calls, streams, uploads; /* under way */

@@ -12,6 +12,8 @@ static void write_lease(struct json_writer *w, const struct sequence_view *v, co
     json_int(w, "priority", v->priority);
     json_rounded(w, "age_s", v->age_s, 3);
     json_rounded(w, "idle_s", v->idle_s, 3);
+    if (v->owner)
+        json_string(w, "owner", v->owner);
 }
 
 static int parse_lease(struct http_exchange *x, struct request *request, const struct config *config)
@@ -94,7 +96,8 @@ static const struct api_schema schemas[] = {
     {"NewLease",
      "{blocks:uint(1..100000) id?:id priority?:int(-1000000..1000000) idle_timeout_s?:uint(0..31536000)}"},
     {"Leased", "{id:id blocks:[uint] blocks_next?:uint}"},
-    {"Lease", "{id:id blocks:[uint] blocks_next?:uint priority:int age_s:number idle_s:number}"},
+    {"Lease", "{id:id blocks:[uint] blocks_next?:uint priority:int age_s:number idle_s:number "
+              "owner?:text(..63)}"},
     {"Leases", "{items:[Lease] next:uint?}"},
     {NULL, NULL},
 };

@@ -29,6 +29,7 @@ struct keys {
     struct api_key **list;  /* [count]; each stays where it is, and there: requests may still point to it */
     struct api_key **by_id; /* [count] the same, in the order of their ids */
     unsigned count;
+    bool refused; /* the latest reload */
 };
 
 /* A file being read. */
@@ -449,7 +450,13 @@ int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES])
     if (rc == 0 && !merge(keys, &r))
         rc = fail(&r, "no memory");
     free(r.keys);
+    keys->refused = rc != 0;
     return rc;
+}
+
+bool keys_were_refused(const struct keys *keys)
+{
+    return keys->refused;
 }
 
 int keys_load(const char *path, struct keys **result, char reason[KEYS_REASON_BYTES])

@@ -56,6 +56,9 @@ void keys_destroy(struct keys *keys);
 #define KEYS_NONE "has no keys: all that belongs to keys would be removed; a start takes such a file"
 MUST_USE int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES]);
 
+/* keys_were_refused: by the latest reload; those of before hold. */
+bool keys_were_refused(const struct keys *keys);
+
 /* keys_count: of the file. */
 unsigned keys_count(const struct keys *keys);
 

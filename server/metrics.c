@@ -344,6 +344,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     MANY(counter, "attnd_key_problems_total", "key", write_key_problems, "Of attnd_problems_total.")                             \
     MANY(gauge, "attnd_key_used_timestamp_seconds", "key, digest", write_key_used,                                               \
          "Unix time when a client showed it last; 0: not since the start. A key of several digests has a sample of each.")       \
+    ONE(gauge, "attnd_keys_refused", LOOP->keys_refused, "1: the latest SIGHUP found a keys.file that is refused; those of before hold.") \
                                                                                                                                  \
     ONE(gauge, "attnd_host_blocks", TABLES->host_blocks, "Blocks to swap to, of host memory or the file.")                       \
     ONE(gauge, "attnd_host_blocks_free", TABLES->host_free, "Of these, free.")                                                   \

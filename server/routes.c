@@ -1122,6 +1122,7 @@ void routes_deliver(struct daemon_state *daemon)
                                            .restored = daemon->restored,
                                            .not_restored = daemon->not_restored,
                                            .follows_unclean = daemon->follows_unclean,
+                                           .keys_refused = daemon->keys && keys_were_refused(daemon->keys),
                                            .memory_refused = atomic_load(&daemon->memory.refused),
                                            .staging_used = staging_used(engine_staging(daemon->engine)),
                                            .longest_turn_s = daemon->longest_turns_s[0],

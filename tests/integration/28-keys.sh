@@ -135,6 +135,7 @@ expect 'an admin is told whose they are, others are not' '["ann","bob"] ["ann","
     "$(for path in v1/sequences stats; do as root "$URL/$path" | jq -c '[.items // .sequences.items | .[].owner]'; done | paste -sd' ') $(
         as root "$URL/v1/sequences/1" | jq .owner) $(as ann "$URL/v1/sequences" | jq -c '[.items[].owner]') $(as ann "$URL/v1/sequences/1" | jq .owner)"
 ctl_as() { "$CTL" --url "$URL" --key-file <(cat "$WORK/$1") "${@:2}"; }
+expect 'of leases, too' '["ann"] ann 1' "$(as root "$URL/v1/leases" | jq -c '[.items[].owner]') $(as root "$URL/v1/leases/3" | jq -r .owner) $(ctl_as root lease list | grep -c '  ann$')"
 expect 'attnctl shows it' 'owner ann,owner bob 0' "$(ctl_as root seq list | grep -o 'owner [a-z]*' | paste -sd,) $(ctl_as ann seq list | grep -c owner)"
 expect 'of one, too' 'owner bob' "$(ctl_as root seq show 2 | grep -o 'owner [a-z]*')"
 expect 'and passes it on' '["ann","bob"]' "$(ctl_as root --json seq list | jq -c '[.items[].owner]')"
@@ -344,9 +345,12 @@ entries[0]=$(jq -c .entry <<<"$made")
 reload
 expect 'then the new one alone' "$had 401" "$(owned ann-too) $(code as ann "$URL/stats")"
 expect 'nobody has lost anything' 0 "$(logged -c 'select(.key == "ann" and (.event | tostring | startswith("key_")))' | wc -l)"
+refused() { as root "$URL/metrics" | sed -n 's/^attnd_keys_refused //p'; }
+before=$(refused)
 entries=()
 reload
 expect 'a file without keys is refused, since all would be removed (bug: it was)' "the keys stay as they are: $WORK/keys: has no keys" "$(logged 'select(.event == "keys_refused").msg' | tail -n 1 | sed 's/SIGHUP: //; s/ keys: .*/ keys/')"
+expect 'and a metric says so' '0 1' "$before $(refused)"
 expect 'by --check-keys too' "attnd: keys.file: $WORK/keys: has no keys: all that belongs to keys would be removed; a start takes such a file"$'\n78' "$(check_keys)"
 expect 'and nobody has lost anything' "$had" "$(owned ann-too)"
 stop_daemon

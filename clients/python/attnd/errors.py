@@ -110,9 +110,10 @@ _CLASSES = {
     'out_of_memory': OutOfMemoryError,
     'deadline': DeadlineError,
     'unreachable': UnreachableError,
-    'node_down': UnreachableError,  # these three are of proxies (config/)
+    'node_down': UnreachableError,  # these four are of proxies (config/)
     'node_cut': UnreachableError,
     'no_node': NotFoundError,
+    'which_node': InvalidError,
     'device': DeviceError,
     'device_failed': DeviceError,
     'forked': ForkedError,
