@@ -395,25 +395,24 @@ void replay_judge_counts(struct replay_judge *j, const struct replay_case *of, u
 {
     static const struct {
         const char *was, *is, *text;
-    } counts[] = {{"logical_tokens", "pool.tokens_logical", "tokens of all sequences"},
-                  {"held_blocks", "pool.held", "held blocks"},
-                  {"shared_blocks", "pool.shared", "shared blocks"},
-                  {"leased_blocks", "pool.leased", "leased blocks"}};
+        bool of_sharing;
+    } counts[] = {{"logical_tokens", "pool.tokens_logical", "tokens of all sequences", false},
+                  {"held_blocks", "pool.held", "held blocks", true},
+                  {"shared_blocks", "pool.shared", "shared blocks", true},
+                  {"leased_blocks", "pool.leased", "leased blocks", false}};
     /* What was swapped out when is a matter of who was idle, and of how much was cached. Where several calls decided it, or the pool is
-     * larger, so is what is shared from then on: a sequence comes back with blocks of its own, beside those that stayed in the cache. */
-    bool swaps =
-        answer_number(of->answer, "swapped_rows") > 0 || answer_number(stats, "scheduler.swapped") > 0 ||
-        ((j->together || j->larger) &&
-         (answer_number(of->answer, "swaps_out") > 0 || answer_number(stats, "counters.swaps_out") > 0));
-    if (swaps || j->uncountable || j->world->astray || j->differences[REPLAY_COUNTS].n ||
-        (j->strayed && answer_number(of->answer, "evictions") > 0)) {
-        j->counts_left++;
-        return;
-    }
-    j->counts++;
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+     * larger, so is what is shared from then on: a sequence comes back with blocks of its own, beside those that stayed in the cache. What
+     * was found in the cache once decides what is found later. */
+    bool swapped =
+        answer_number(of->answer, "swapped_rows") > 0 || answer_number(stats, "scheduler.swapped") > 0;
+    bool swaps = answer_number(of->answer, "swaps_out") > 0 || answer_number(stats, "counters.swaps_out") > 0;
+    bool shares_alike = !swapped && !j->strayed && !(swaps && (j->together || j->larger));
+    bool countable = !j->uncountable && !j->world->astray && !j->differences[REPLAY_COUNTS].n;
+    j->counts += countable && shares_alike;
+    j->counts_left += !countable || !shares_alike;
+    for (size_t i = 0; countable && i < sizeof counts / sizeof counts[0]; i++) {
         double was = answer_number(of->answer, counts[i].was), is = answer_number(stats, counts[i].is);
-        if (was == is)
+        if (was == is || (counts[i].of_sharing && !shares_alike))
             continue;
         differ(j, of, REPLAY_COUNTS, target, "%s after it: recorded %.0f, found %.0f", counts[i].text, was,
                is);
