@@ -50,8 +50,25 @@ static int roof(const struct command *c)
     return code;
 }
 
+/* Take a lame duck back. */
+static int stay(const struct command *c)
+{
+    cJSON *r;
+    int code = command_ask(c, "DELETE", "/v1/drain", NULL, &r);
+    if (r) {
+        command_put_node(c);
+        puts("no longer draining: it is ready for clients");
+    }
+    cJSON_Delete(r);
+    return code;
+}
+
 static int drain(const struct command *c)
 {
+    if (command_option(c, "cancel") && (command_option(c, "lame-duck") || command_option(c, "deadline")))
+        return command_usage("drain --cancel takes back what others ask for");
+    if (command_option(c, "cancel"))
+        return stay(c);
     char body[128];
     uint64_t lame_duck_s, deadline_s;
     cJSON *r, *asked = cJSON_CreateObject();
@@ -106,12 +123,15 @@ static const struct command_verb trim_verbs[] = {{"", "", 0, 0, NULL, trim}, {0}
 static const struct command_verb self_test_verbs[] = {{"", "", 0, 0, NULL, self_test}, {0}};
 static const struct command_verb roof_verbs[] = {{"", "", 0, 0, NULL, roof}, {0}};
 static const struct command_verb drain_verbs[] = {
-    {"", "[--lame-duck SECONDS] [--deadline SECONDS]", 0, 0, NULL, drain}, {0}};
+    {"", "[--lame-duck SECONDS] [--deadline SECONDS]", 0, 0, NULL, drain},
+    {"", "--cancel", 0, 0, NULL, drain},
+    {0}};
 static const struct command_verb parameters_verbs[] = {
     {"", "FILE", 1, 1, "JSON, - for standard input, or *.safetensors", set_parameters}, {0}};
 static const struct command_option drain_options[] = {
     {"lame-duck", "SECONDS", "serve so long first, not ready (drain.lame_duck_s)"},
     {"deadline", "SECONDS", "for what is under way (drain.deadline_s)"},
+    {"cancel", NULL, "take back the lame duck of an earlier --lame-duck"},
     {0}};
 
 const struct command_info manage_trim_info = {.name = "trim",
@@ -134,7 +154,7 @@ const struct command_info manage_drain_info = {
     .options = drain_options,
     .more = "During the lame duck /readyz says draining, so proxies send nobody new, and\n"
             "clients are served as before. Asked again, it can end sooner (0: now),\n"
-            "not later."};
+            "not later; --cancel takes it back."};
 const struct command_info manage_parameters_info = {
     .name = "parameters",
     .text = "set the model's sinks, slopes and scales",

@@ -18,6 +18,9 @@ static int show_stats(const struct command *c)
            answer_text(r, "backend.name"), answer_text(r, "backend.isa"), answer_number(r, "backend.threads"),
            answer_plural(answer_number(r, "backend.threads")),
            all ? "" : "; blocks, tokens and steps are those of all keys");
+    if (answer_at(r, "draining"))
+        command_row("draining", "%.0f s more for clients (attnctl drain --cancel)",
+                    answer_number(r, "draining.lame_duck_s"));
     command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
                 answer_number(r, "pool.blocks"), answer_number(r, "pool.free"), answer_number(r, "pool.held"),
                 answer_number(r, "pool.shared"), answer_number(r, "pool.cached"),

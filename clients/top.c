@@ -59,6 +59,9 @@ static void title(struct top *t, const cJSON *r)
                 terminal_escape(answer_text(r, "backend.name"), name, sizeof name),
                 terminal_escape(answer_text(r, "backend.isa"), isa, sizeof isa),
                 answer_number(r, "backend.threads"), answer_plural(answer_number(r, "backend.threads")));
+    if (answer_at(r, "draining"))
+        screen_line(&t->screen, "draining  %.0f s more for clients",
+                    answer_number(r, "draining.lame_duck_s"));
 }
 
 /* Steps and bytes a second since the last frame; in the first one, since the start. */

@@ -146,6 +146,13 @@ int sequence_ops_ids(struct engine_state *state, struct request *request)
     return 0;
 }
 
+/* Whether clients of another key are still to be told where the sequence of this id has gone. */
+static bool is_signpost(const struct engine_state *state, const struct request *request, uint64_t id)
+{
+    const struct departure *gone = departures_find(sequences_departures(state->sequences), id);
+    return gone && gone->moved_to[0] && !inspect_sees(request, gone->key);
+}
+
 bool sequence_ops_id_is_free(struct engine_state *state, struct request *request, unsigned long long id)
 {
     if (!sequence_ops_may_add(state, request))
@@ -155,7 +162,8 @@ bool sequence_ops_id_is_free(struct engine_state *state, struct request *request
     if (!ours)
         request_fail(request, ATTND_OTHER_NODE, "id %llu is one of node %llu, this is node %u", id,
                      id >> SEQUENCE_NODE_SHIFT, state->config->node);
-    else if (id && row != NO_ROW && !inspect_sees(request, sequences_at(state->sequences, row)->key))
+    else if (id && (row == NO_ROW ? is_signpost(state, request, id)
+                                  : !inspect_sees(request, sequences_at(state->sequences, row)->key)))
         request_fail(request, ATTND_EXISTS, "the id %llu is in use",
                      id); /* whose it is, and what, is not said */
     else if (id && row != NO_ROW)

@@ -36,6 +36,7 @@ struct render_context {
     struct http_connection_counts connections, managers;
     uint32_t calls, streams, uploads; /* under way */
     bool leaving;                     /* the daemon is to end */
+    uint32_t lame_duck_left_s;        /* 0: there is none */
     const struct http_tally *tally;
 };
 

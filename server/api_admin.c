@@ -96,6 +96,27 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     json_raw(&x->reply, "\n");
 }
 
+/* A lame duck that a request has begun is taken back. */
+static void delete_drain(struct http_exchange *x, struct daemon_state *daemon)
+{
+    char whose[HTTP_WHOSE_BYTES];
+    if (!daemon->stay(daemon->cookie)) {
+        http_problem(x, ATTND_NOT_FOUND,
+                     daemon->leaving ? "the end cannot be taken back: a signal asked for it, or it has begun"
+                                     : "nothing is draining");
+        return;
+    }
+    const struct log_about about = {
+        .id = x->head.id, .client = x->client, .key = x->key && x->known ? x->key->name : NULL};
+    log_event_of(LOG_INFO, "drain_taken_back", &about, NULL, "%s takes the end back",
+                 http_log_whose(x, whose));
+    json_open(&x->reply, NULL, '{');
+    json_string(&x->reply, "status", "ready");
+    json_uint(&x->reply, "node", daemon->config->node);
+    json_close(&x->reply, '}');
+    json_raw(&x->reply, "\n");
+}
+
 /* ---- parameters of the model ----------------------------------------------------------------------- */
 
 /* An optional tensor F32 [rows][columns], or [columns] if rows is 0, of finite numbers; `positive`: scales. */
@@ -159,6 +180,7 @@ static const struct api_schema schemas[] = {
              "worst_gb_per_s:number age_s:number measurements:uint}"},
     {"Drain", "{lame_duck_s?:uint(0..86400) deadline_s?:uint(1..86400)}"},
     {"Draining", "{status:(draining) node:uint lame_duck_s:uint deadline_s:uint}"},
+    {"Stays", "{status:(ready) node:uint}"},
     {"Parameters", "{sinks?:[any] alibi_slopes?:[any] k_scale?:[any] v_scale?:[any]}"},
     {NULL, NULL},
 };
@@ -174,6 +196,8 @@ static const struct route routes[] = {
         "Measure the rate at which the pool is read", NULL, NULL, "Roof", 0),
     ANSWER(POST, "/v1/drain", CONTROL, TYPE_JSON, 202, post_drain,
            "End the daemon, once what is under way is done", NULL, "Drain", "Draining", 0),
+    ANSWER(DELETE, "/v1/drain", CONTROL, TYPE_JSON, 200, delete_drain,
+           "Take back a lame duck that a request has begun", NULL, NULL, "Stays", 0),
     ASK(PUT, "/v1/parameters", ADMIN, PARAMETERS, TENSORS, parse_parameters, NULL, 204,
         "Set the model's constants, before anything is appended", NULL, "Parameters", NULL, 0),
     {0},

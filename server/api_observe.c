@@ -264,11 +264,16 @@ static void render_stats(struct http_exchange *x, const struct request *request,
     const struct engine_stats *s = &request->stats.all;
     struct json_writer *w = &x->reply;
     bool all = access_sees_all(x); /* else the key's own; figures of the whole are everybody's */
-    if (is_known(x, s->epoch, c->instance))
+    if (is_known(x, s->epoch, c->instance ^ c->leaving))
         return;
     json_open(w, NULL, '{');
     json_uint(w, "epoch", s->epoch);
     json_uint(w, "node", c->config->node);
+    if (c->leaving) {
+        json_open(w, "draining", '{');
+        json_uint(w, "lame_duck_s", c->lame_duck_left_s);
+        json_close(w, '}');
+    }
     json_rounded(w, "uptime_s", c->uptime_s, 1);
     json_open(w, "backend", '{');
     json_string(w, "name", c->backend->name);
@@ -544,7 +549,7 @@ static const struct api_schema schemas[] = {
              "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
              "gpu_bytes:uint gpu_rows:uint} "
              "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
-    {"Stats", "{epoch:uint node:uint uptime_s:number backend:{name:text isa:text threads:uint} "
+    {"Stats", "{epoch:uint node:uint draining?:{lame_duck_s:uint} uptime_s:number backend:{name:text isa:text threads:uint} "
               "pool:{blocks:uint free:uint cached:uint held:uint fenced:uint shared:uint leased:uint "
               "block_size:uint tokens_logical:uint tokens_physical:uint sharing_ratio:number "
               "internal_fragmentation:number bytes_per_block:uint host_blocks:uint host_free:uint "

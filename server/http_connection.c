@@ -771,7 +771,8 @@ static bool read_proxy(struct connection *c)
     int n = proxy_protocol_read(c->input, c->input_bytes, &client);
     if (n < 0) {
         log_line(LOG_WARNING,
-                 "a connection does not begin with a header of the PROXY protocol, version 2: closed");
+                 "a connection from %s does not begin with a header of the PROXY protocol, version 2: closed",
+                 c->client);
         close_connection(c);
     }
     if (n <= 0)

@@ -29,7 +29,7 @@ struct keys {
     struct api_key **list;  /* [count]; each stays where it is, and there: requests may still point to it */
     struct api_key **by_id; /* [count] the same, in the order of their ids */
     unsigned count;
-    bool refused; /* the latest reload */
+    struct keys_outcome latest;
 };
 
 /* A file being read. */
@@ -367,6 +367,15 @@ static struct api_key *find_name(const struct keys *keys, const char *name)
     return NULL;
 }
 
+/* Whether two entries of one name say the same. */
+static bool are_same(const struct api_key *a, const struct api_key *b)
+{
+    return a->digest_count == b->digest_count &&
+           memcmp(a->digests, b->digests, a->digest_count * sizeof a->digests[0]) == 0 &&
+           a->scopes == b->scopes && a->weight == b->weight &&
+           memcmp(&a->quotas, &b->quotas, sizeof a->quotas) == 0;
+}
+
 /* What a key may do from now on; what it has in use stays. */
 static void renew(struct api_key *k, const struct api_key *from)
 {
@@ -420,6 +429,12 @@ static bool merge(struct keys *keys, const struct reading *r)
         }
         *list[n++] = r->keys[i];
     }
+    struct keys_outcome latest = {.added = n - keys->count};
+    for (unsigned i = 0; i < r->count; i++) {
+        const struct api_key *old = find_name(keys, r->keys[i].name);
+        latest.added += old && old->gone;
+        latest.changed += old && !old->gone && !are_same(old, &r->keys[i]);
+    }
     for (unsigned i = 0; i < keys->count; i++)
         list[i]->gone = true;
     for (unsigned i = 0; i < r->count; i++) {
@@ -427,6 +442,7 @@ static bool merge(struct keys *keys, const struct reading *r)
         if (old)
             renew(old, &r->keys[i]);
     }
+    keys->latest = latest;
     keys->count = n;
     memcpy(keys->by_id, list, n * sizeof(struct api_key *));
     qsort(keys->by_id, n, sizeof(struct api_key *), by_id);
@@ -450,13 +466,13 @@ int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES])
     if (rc == 0 && !merge(keys, &r))
         rc = fail(&r, "no memory");
     free(r.keys);
-    keys->refused = rc != 0;
+    keys->latest.refused = rc != 0;
     return rc;
 }
 
-bool keys_were_refused(const struct keys *keys)
+struct keys_outcome keys_latest(const struct keys *keys)
 {
-    return keys->refused;
+    return keys->latest;
 }
 
 int keys_load(const char *path, struct keys **result, char reason[KEYS_REASON_BYTES])

@@ -56,8 +56,12 @@ void keys_destroy(struct keys *keys);
 #define KEYS_NONE "has no keys: all that belongs to keys would be removed; a start takes such a file"
 MUST_USE int keys_reload(struct keys *keys, char reason[KEYS_REASON_BYTES]);
 
-/* keys_were_refused: by the latest reload; those of before hold. */
-bool keys_were_refused(const struct keys *keys);
+/* keys_latest: what came of the latest reload. */
+struct keys_outcome {
+    bool refused;            /* those of before hold */
+    unsigned added, changed; /* keys, by the latest that was not */
+};
+struct keys_outcome keys_latest(const struct keys *keys);
 
 /* keys_count: of the file. */
 unsigned keys_count(const struct keys *keys);

@@ -485,6 +485,24 @@ static uint32_t drain(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie)
     return lame_duck_s;
 }
 
+static uint32_t lame_duck_left(void *cookie)
+{
+    const struct daemon *d = cookie;
+    return is_lame_duck(d) ? (uint32_t)((uv_timer_get_due_in(&d->lame_duck) + 999) / 1000) : 0;
+}
+
+/* Take a lame duck back. One that a signal began goes on: whoever sent it waits for the end. */
+static bool stay(void *cookie)
+{
+    struct daemon *d = cookie;
+    if (!is_lame_duck(d) || d->signalled_ns)
+        return false;
+    uv_timer_stop(&d->lame_duck);
+    d->state.leaving = false;
+    service_notify("STATUS=serving on %s", http_listener_url(d->listeners[0]));
+    return true;
+}
+
 /* The backend has failed: tell those who wait, and end. */
 static void fail_clients(struct daemon *d)
 {
@@ -514,9 +532,13 @@ static void reload_keys(struct daemon *d)
         ended++;
     }
     registered_renew(d->registered);
-    log_event(LOG_INFO, "keys_read", LOG_NUMBERS({"keys", keys_count(d->state.keys)}, {"ended", ended}),
-              "SIGHUP: %u %s; %u %s no more", keys_count(d->state.keys),
-              keys_count(d->state.keys) == 1 ? "key" : "keys", ended, ended == 1 ? "is" : "are");
+    struct keys_outcome latest = keys_latest(d->state.keys);
+    unsigned count = keys_count(d->state.keys);
+    log_event(
+        LOG_INFO, "keys_read",
+        LOG_NUMBERS({"keys", count}, {"added", latest.added}, {"changed", latest.changed}, {"ended", ended}),
+        "SIGHUP: %u key%s: %u new, %u changed; %u %s no more", count, plural(count), latest.added,
+        latest.changed, ended, ended == 1 ? "is" : "are");
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -1220,8 +1242,9 @@ static enum exit_code open_server(struct daemon *d, const struct listen_options 
 static void log_listeners(const struct daemon *d)
 {
     for (unsigned i = 0; i < d->state.config->listener_count; i++)
-        log_event(LOG_INFO, "listening", NULL, "attnd %s (%s) listening on %s", ATTND_VERSION, ATTND_COMMIT,
-                  http_listener_url(d->listeners[i]));
+        log_event(LOG_INFO, "listening", NULL, "attnd %s (%s) listening on %s%s", ATTND_VERSION, ATTND_COMMIT,
+                  http_listener_url(d->listeners[i]),
+                  d->state.config->listeners[i].proxy_protocol ? ", for a proxy (proxy_protocol)" : "");
     if (d->management)
         log_event(LOG_INFO, "listening", NULL, "management on %s", http_listener_url(d->management));
     if (d->registered)
@@ -1249,7 +1272,9 @@ static enum exit_code serve(const struct config *config, const char *file)
     struct daemon d = {.state = {.config = config,
                                  .started_ns = uv_hrtime(),
                                  .started_s = (double)time(NULL),
-                                 .drain = drain},
+                                 .drain = drain,
+                                 .stay = stay,
+                                 .lame_duck_left = lame_duck_left},
                        .progress_ns = uv_hrtime()};
     d.state.cookie = &d;
     d.state.loop = &d.loop;

@@ -307,6 +307,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
          "What this build is; always 1. backend: cpu, cuda, reference. isa: portable, avx2, avx512, amx; of the reference c; a GPU's architecture (sm_90a). node: as in X-Attnd-Node.") \
     ONE(gauge, "attnd_uptime_seconds", LOOP->uptime_s, "Since the start.")                                                       \
     ONE(gauge, "attnd_draining", LOOP->leaving, "1: the daemon is to end, and /readyz says so.")                                 \
+    ONE(gauge, "attnd_lame_duck_seconds", LOOP->lame_duck_left_s, "That are left of a lame duck, in which clients are served; 0: there is none.") \
                                                                                                                                  \
     MANY(gauge, "attnd_blocks", "state", write_blocks,                                                                           \
          "KV blocks by state: free, held (by sequences, leases), cached (in the prefix cache alone), fenced (a step may use it still).") \

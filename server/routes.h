@@ -48,6 +48,8 @@ struct daemon_state {
     /* begin to end: serve for `lame_duck_s` more, or what an earlier one has left if that is less; return which. What is under way then has
      * `deadline_s`; 0: as long as it takes */
     uint32_t (*drain)(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie);
+    bool (*stay)(void *cookie); /* end a lame duck that a request has begun, and stay; false: there is none */
+    uint32_t (*lame_duck_left)(void *cookie); /* seconds; 0: there is none */
     void *cookie;
 };
 

@@ -628,6 +628,7 @@ static bool list_sequences(struct saving *s)
 static void drop_leases(struct daemon_state *daemon)
 {
     uint64_t ids[PAGE], cursor = 0;
+    unsigned count = 0;
     do {
         struct request *request = begin(daemon, REQUEST_LIST, 0);
         request->of_leases = true;
@@ -642,7 +643,12 @@ static void drop_leases(struct daemon_state *daemon)
         engine_release(daemon->engine, request);
         for (uint32_t i = 0; i < n; i++)
             remove_one(daemon, ids[i], true);
+        count += n;
     } while (cursor);
+    if (count)
+        log_event(LOG_WARNING, "leases_ended", LOG_NUMBERS({"leases", count}),
+                  "%u lease%s with the daemon: %s blocks are not saved", count,
+                  count == 1 ? " ends" : "s end", count == 1 ? "its" : "their");
 }
 
 /* The sequence whose front this one shares, among those that are saved; and note its own blocks. Only tokens that all layers have

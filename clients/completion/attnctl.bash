@@ -29,7 +29,7 @@ _attnctl_options() {
         replay) echo --check --beside --beside-key-file --tolerance --patience --all --attnd ;;
         diff) echo --attnd ;;
         move) echo --to --to-node --all --force --to-key-file --as --salt ;;
-        drain) echo --lame-duck --deadline ;;
+        drain) echo --lame-duck --deadline --cancel ;;
     esac
 }
 

@@ -139,6 +139,15 @@ expect 'of leases, too' '["ann"] ann 1' "$(as root "$URL/v1/leases" | jq -c '[.i
 expect 'attnctl shows it' 'owner ann,owner bob 0' "$(ctl_as root seq list | grep -o 'owner [a-z]*' | paste -sd,) $(ctl_as ann seq list | grep -c owner)"
 expect 'of one, too' 'owner bob' "$(ctl_as root seq show 2 | grep -o 'owner [a-z]*')"
 expect 'and passes it on' '["ann","bob"]' "$(ctl_as root --json seq list | jq -c '[.items[].owner]')"
+# Bug: the id of a sequence that had moved was anybody's at once, and its clients were told 404.
+as ann --json '{"id":700}' -o /dev/null "$URL/v1/sequences"
+as ann --json '{"moved_to":"/v1/sequences/9","length":0}' "$URL/v1/sequences/700/moved"
+gone_to() { as ann "$URL/v1/sequences/700" | jq -r '"\(.status) \(.moved_to)"'; }
+expect 'the id of one that has moved is not for other keys' '409 exists the id 700 is in use 410 /v1/sequences/9' "$(as bob --json '{"id":700}' "$URL/v1/sequences" | problem) $(gone_to)"
+expect 'nor in a batch, for a fork or a lease' '409 409 409 410 /v1/sequences/9' "$(as bob --json '{"ops":[{"op":"create","id":700}]}' "$URL/v1/batch" | jq .status) $(
+    as bob --json '{"ids":[700]}' "$URL/v1/sequences/2/fork" | jq .status) $(as bob --json '{"id":700,"blocks":1}' "$URL/v1/leases" | jq .status) $(gone_to)"
+expect 'its own may take it up again' '201 200' "$(code as ann --json '{"id":700}' "$URL/v1/sequences") $(code as ann "$URL/v1/sequences/700")"
+as ann -X DELETE "$URL/v1/sequences/700"
 expect 'nothing has changed' '0 0' "$(as ann "$URL/v1/sequences/1" | jq .length) $(as bob "$URL/v1/sequences/2" | jq .length)"
 
 # Prompts of one key are not found by another.
@@ -339,6 +348,7 @@ digest_of() { printf '%s' "$1" | sha256sum | cut -c1-8; }
 used() { as root "$URL/metrics" | sed -n "s/^attnd_key_used_timestamp_seconds{key=\"ann\",digest=\"\(.*\)\"} /\1 /p"; } # each: digest, when
 is_used() { used | awk -v digest="$(digest_of "$(cat "$WORK/$1")")" '$1 == digest { print ($2 > 1.7e9) }'; }
 expect 'metrics say which secrets of a key are used (bug: nobody knew whether the old one still was)' '2 1 0' "$(used | wc -l) $(is_used ann) $(is_used ann-too)"
+expect 'the log says what a reload has changed (bug: it said "0 are no more" of each)' '[2,0,1,0]' "$(logged -c 'select(.event == "keys_read") | [.keys, .added, .changed, .ended]' | tail -n 1)"
 expect 'two secrets open' "$had $had" "$(owned ann) $(owned ann-too)"
 expect 'then both are' '1 1' "$(is_used ann) $(is_used ann-too)"
 entries[0]=$(jq -c .entry <<<"$made")

@@ -15,6 +15,8 @@ expect 'a lame duck says so' '{"status":"draining"} 503' "$(curl -s "$URL/readyz
 expect 'and serves' '200 201' "$(curl -s -o /dev/null -w '%{http_code}' "$URL/livez") $(curl -s -o /dev/null -w '%{http_code}' --json '{}' "$URL/v1/sequences")"
 expect 'attnctl says how long it does' 'node n0: draining: clients are served for 3600 s more; what is under way then has 25 s, then the daemon ends' \
     "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain)"
+expect 'what a signal began is not taken back' '404 the end cannot be taken back: a signal asked for it, or it has begun draining' \
+    "$(curl -s -X DELETE "$URL/v1/drain" | jq -r '"\(.status) \(.detail)"') $(manage /readyz | jq -r .status)"
 insist
 wait "$DAEMON"
 expect 'a second signal ends it at once' 1 $?
@@ -32,7 +34,17 @@ expect 'and not longer' 'true' "$(drain '{"lame_duck_s":86400,"deadline_s":60}' 
 expect 'meanwhile clients are served, and proxies are told' '201 {"status":"draining"} 503' \
     "$(curl -s -o /dev/null -w '%{http_code}' --json '{}' "$URL/v1/sequences") $(curl -s "$URL/readyz" -w ' %{http_code}' | tr -d '\n')"
 expect 'absent it is the configured one' '[50,25]' "$(drain '{}')"
-expect 'the log says so' '86400 25,3000 25,50 25' \
+left() { curl -s "$URL/stats" | jq .draining.lame_duck_s; }
+expect 'seconds that are left are shown' 'true true 1 1' "$(left | jq '. > 0 and . <= 50') $(manage /metrics | sed -n 's/^attnd_lame_duck_seconds //p' | jq '. > 0 and . <= 50') $(
+    "$(dirname "$ATTND")/attnctl" --url "$URL" stats | grep -c '^  draining  .* s more for clients') $("$(dirname "$ATTND")/attnctl" --url "$URL" top | grep -c '^draining  .* s more for clients')"
+tag=$(curl -s -D - -o /dev/null "$URL/stats" | tr -d '\r' | sed -n 's/^ETag: //p')
+expect 'it can be taken back (bug: nothing took it back)' '{"status":"ready","node":0}|{"status":"ready"}|null' "$({ curl -s -X DELETE "$URL/v1/drain"; curl -s "$URL/readyz"; left; } | paste -sd'|')"
+expect 'what /stats says then is something else' 200 "$(curl -s -o /dev/null -w '%{http_code}' -H "If-None-Match: $tag" "$URL/stats")"
+expect 'once' '404 nothing is draining' "$(curl -s -X DELETE "$URL/v1/drain" | jq -r '"\(.status) \(.detail)"')"
+expect 'the log says by whom' 1 "$(grep -c '127.0.0.1 takes the end back (request ' "$WORK/log")"
+expect 'then it may be longer' '[86400,25]' "$(drain '{"lame_duck_s":86400}')"
+expect 'by attnctl' 'node n0: no longer draining: it is ready for clients' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --cancel)"
+expect 'the log says so' '86400 25,3000 25,50 25,86400 25' \
     "$(sed -n 's/.*draining: clients are served for \([0-9]*\) s more, and what is under way then has \([0-9]*\) s.*/\1 \2/p' "$WORK/log" | sed 3d | paste -sd,)"
 expect 'at 0 it ends' 'node n0: draining: what is under way has 5 s, then the daemon ends' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --lame-duck 0 --deadline 5)"
 wait "$DAEMON"

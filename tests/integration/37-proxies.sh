@@ -33,7 +33,7 @@ node() {
     daemons[$1]=$!
     listens() { grep -q 'listening on' "$WORK/log$1"; }
     eventually listens "$1"
-    ports[$1]=$(sed -n 's/.*listening on http:.*:\([0-9]*\)$/\1/p' "$WORK/log$1")
+    ports[$1]=$(sed -n 's/.*listening on http:.*:\([0-9]*\).*/\1/p' "$WORK/log$1")
 }
 # The file as it is, but for the ports and the certificate of this test.
 adapted() {

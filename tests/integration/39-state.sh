@@ -259,6 +259,7 @@ curl -s -o /dev/null --json '{"blocks":1}' "$URL/v1/leases"
 expect 'the pool is full of what stays' '0 swapped' "$(curl -s "$URL/stats" | jq .pool.free) $(curl -s "$URL/v1/sequences/1" | jq -r .state)"
 stop_daemon
 expect 'who is in host memory is saved' 'info saved: 2 of 2 sequences, 0 MiB' "$(logged saved:)"
+expect 'leases are not, which is said (bug: they went without a word)' 'warning 1 lease ends with the daemon: its blocks are not saved' "$(logged 'with the daemon')"
 begin --set pool.blocks=30 --set pool.host_blocks=100
 expect 'and restored there' 'info restored: 2 of 2 sequences, 0 MiB swapped idle' "$(logged restored:) $(curl -s "$URL/v1/sequences/1" | jq -r .state) $(curl -s "$URL/v1/sequences/3" | jq -r .state)"
 curl -s -X DELETE "$URL/v1/sequences/3"

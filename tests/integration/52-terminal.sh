@@ -339,6 +339,7 @@ batch fork|2 an operation is create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH or
 batch delete:7:8|2 an operation is create[:ID], fork:ID[:COUNT], truncate:ID:LENGTH or delete:ID, not "delete:7:8" (attnctl batch --help says what it takes)
 batch create delete:999|1 404 not_found: ops[1]: there is no sequence 999
 parameters /none.json|2 /none.json: No such file or directory
+drain --cancel --deadline 3|2 drain --cancel takes back what others ask for (attnctl drain --help says what it takes)
 drain --lame-duck 86401|2 --lame-duck wants an integer in 0..86400, not "86401" (attnctl drain --help says what it takes)
 drain --deadline 0|2 --deadline wants an integer in 1..86400, not "0" (attnctl drain --help says what it takes)
 LIST
