@@ -70,7 +70,7 @@ static int drain(const struct command *c)
     if (command_option(c, "cancel"))
         return stay(c);
     char body[128];
-    uint64_t lame_duck_s, deadline_s;
+    uint64_t lame_duck_s = 0, deadline_s = 0;
     cJSON *r, *asked = cJSON_CreateObject();
     bool good = command_integer(c, "lame-duck", 0, 86400, &lame_duck_s) &&
                 command_integer(c, "deadline", 1, 86400, &deadline_s);
@@ -88,11 +88,15 @@ static int drain(const struct command *c)
         command_put_node(c);
     if (r && served_s > 0)
         printf("draining: clients are served for %.0f s more; what is under way then has %.0f s, then the "
-               "daemon ends\n",
+               "daemon ends",
                served_s, answer_number(r, "deadline_s"));
     else if (r)
-        printf("draining: what is under way has %.0f s, then the daemon ends\n",
+        printf("draining: what is under way has %.0f s, then the daemon ends",
                answer_number(r, "deadline_s"));
+    if (r)
+        puts(command_option(c, "lame-duck") && served_s < (double)lame_duck_s
+                 ? "; it was asked for before, and is not made longer"
+                 : "");
     cJSON_Delete(r);
     return code;
 }
