@@ -40,6 +40,7 @@ enum {
 };
 
 static const double SHOW_S = 2; /* between two lines that say how far one is */
+static const char STATS[] = "/stats?limit=1";
 
 /* Whose sequences an admin has moved. */
 struct owners {
@@ -75,8 +76,9 @@ struct move {
     uint32_t length, done, step; /* tokens: that it has; that are there; of a range */
     double bytes, begun_s, shown_s;
     char etag[128], bits[24];
-    bool unavailable, has_owner; /* another key than that which asks; */
-    char owner[OWNER_BYTES];     /* "": clients without one */
+    bool unavailable, was_here; /* it was found, or listed */
+    bool has_owner;             /* another key than that which asks; */
+    char owner[OWNER_BYTES];    /* "": clients without one */
 };
 
 enum outcome { GOES_ON, GREW, WAS_CUT, FAILED, AWAY /* it is not here any more */ };
@@ -88,6 +90,19 @@ static bool is_success(const struct http_reply *reply)
     return reply->status >= 200 && reply->status < 300;
 }
 
+/* Say that what is to be moved is no sequence. */
+static void say_none(const struct move *m)
+{
+    char path[PATH_BYTES];
+    const struct http_request request = {.method = "GET", .path = path};
+    snprintf(path, sizeof path, "/v1/leases/%.0f", m->id);
+    struct http_reply reply = http_client_send(m->o->from, &request);
+    fprintf(stderr,
+            is_success(&reply) ? "attnctl: %.0f is a lease: leases are not moved\n"
+                               : "attnctl: there is no sequence %.0f\n",
+            m->id);
+}
+
 /* Say why a sequence stays, or that it is not where it was; `client`: whose answer that is. */
 static enum outcome explain(struct move *m, const struct http_client *client, const char *what,
                             const struct http_reply *reply)
@@ -95,7 +110,13 @@ static enum outcome explain(struct move *m, const struct http_client *client, co
     cJSON *problem = reply->status && reply->text ? cJSON_Parse(reply->text) : NULL;
     const char *code = client == m->o->from ? answer_text(problem, "code") : "";
     bool moved = strcmp(code, "moved") == 0;
-    bool away = moved || strcmp(code, "not_found") == 0 || strcmp(code, "gone") == 0;
+    bool not_found = strcmp(code, "not_found") == 0;
+    bool away = moved || not_found || strcmp(code, "gone") == 0;
+    if (not_found && !m->was_here) {
+        cJSON_Delete(problem);
+        say_none(m);
+        return AWAY;
+    }
     fprintf(stderr, "attnctl: sequence %.0f ", m->id);
     if (away)
         fputs(moved ? "has moved already: " : "is gone: ", stderr);
@@ -134,6 +155,7 @@ static enum outcome look(struct move *m, cJSON **tree)
         enum outcome is = ask(m, m->o->from, "it is not to be had", &request, tree);
         if (is != GOES_ON)
             return is;
+        m->was_here = true;
         m->length = (uint32_t)answer_number(*tree, "length");
         cJSON_ArrayForEach (length, answer_at(*tree, "lengths"))
             even &= length->valuedouble == (double)m->length;
@@ -337,7 +359,12 @@ static void show(const struct move *m)
 
 static enum move_result move_one(const struct move_options *o, double id, uint32_t step)
 {
-    struct move m = {.o = o, .id = id, .step = step, .begun_s = clock_s(), .shown_s = clock_s()};
+    struct move m = {.o = o,
+                     .id = id,
+                     .step = step,
+                     .begun_s = clock_s(),
+                     .shown_s = clock_s(),
+                     .was_here = o->count == 0};
     enum outcome is = WAS_CUT;
     for (int i = 0; is == WAS_CUT && i < CUT_MOST; i++) {
         is = attempt(&m);
@@ -505,15 +532,33 @@ static enum move_result add_up(const struct move_options *o, double block_size, 
     return MOVE_DONE;
 }
 
-/* The pool of /stats; NULL: it is not to be had, perhaps for want of a scope. */
-static cJSON *pool_of(struct http_client *client)
+/* NULL: it is not to be had, perhaps for want of a scope. */
+static cJSON *get(struct http_client *client, const char *path)
 {
-    const struct http_request request = {.method = "GET", .path = "/stats?limit=1"};
+    const struct http_request request = {.method = "GET", .path = path};
     struct http_reply reply = http_client_send(client, &request);
-    cJSON *stats = is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
-    cJSON *pool = cJSON_DetachItemFromObject(stats, "pool");
+    return is_success(&reply) ? cJSON_Parse(reply.text) : NULL;
+}
+
+/* Say what is held besides sequences, of what the key is told: that is not moved. */
+static void say_what_stays(const struct move_options *o)
+{
+    const cJSON *item;
+    cJSON *stats = get(o->from, STATS), *page = get(o->from, "/v1/workloads");
+    double leases = answer_number(stats, "leases"), workloads = 0;
+    cJSON_ArrayForEach (item, answer_at(page, "items")) {
+        const char *state = answer_text(item, "state");
+        workloads += strcmp(state, "running") == 0 || strcmp(state, "verifying") == 0;
+    }
+    if (leases > 0)
+        fprintf(stderr, "%.0f lease%s", leases, answer_plural(leases));
+    if (workloads > 0)
+        fprintf(stderr, "%s%.0f running workload%s", leases > 0 ? " and " : "", workloads,
+                answer_plural(workloads));
+    if (leases + workloads > 0)
+        fprintf(stderr, " stay%s: only sequences are moved\n", leases + workloads == 1 ? "s" : "");
+    cJSON_Delete(page);
     cJSON_Delete(stats);
-    return pool;
 }
 
 /* "41 sequences need at most 123 blocks there, which has 64" */
@@ -528,10 +573,10 @@ static void say_needed(const struct needed *needed, double has)
 static enum move_result check_room(const struct move_options *o)
 {
     struct needed needed = {0};
-    cJSON *there = pool_of(o->to);
-    double size = answer_number(there, "block_size"), has = answer_number(there, "free") +
-                                                            answer_number(there, "cached") +
-                                                            answer_number(there, "host_free");
+    cJSON *there = get(o->to, STATS);
+    double size = answer_number(there, "pool.block_size");
+    double has = answer_number(there, "pool.free") + answer_number(there, "pool.cached") +
+                 answer_number(there, "pool.host_free");
     cJSON_Delete(there);
     enum move_result result = size > 0 ? add_up(o, size, &needed) : MOVE_DONE;
     if (result != MOVE_DONE || needed.sequences == 0)
@@ -543,11 +588,11 @@ static enum move_result check_room(const struct move_options *o)
         }
         return MOVE_DONE;
     }
-    cJSON *here = pool_of(o->from);
+    cJSON *here = get(o->from, STATS);
     fputs("attnctl: ", stderr);
     say_needed(&needed, has);
     fprintf(stderr, "; here %.0f are held, but what is shared is moved once for each%s\n",
-            answer_number(here, "held"), o->force ? "" : ". Nothing is moved; --force moves what fits");
+            answer_number(here, "pool.held"), o->force ? "" : ". Nothing is moved; --force moves what fits");
     cJSON_Delete(here);
     return o->force ? MOVE_DONE : MOVE_FAILED;
 }
@@ -625,6 +670,8 @@ static enum move_result move_all(const struct move_options *o, uint32_t step)
         result = worse(result, move_page(o, step, &next, &found));
     if (found == 0 && result == MOVE_DONE)
         fputs("there are no sequences to move\n", stderr);
+    if (!o->json && result != MOVE_UNAVAILABLE)
+        say_what_stays(o);
     return result;
 }
 
