@@ -155,6 +155,10 @@ static void put_reason(FILE *f, const struct http_reply *reply, const char *key_
     if (problem) {
         fprintf(f, "%ld ", reply->status);
         terminal_put(f, answer_text(problem, "code"));
+        if (reply->node) {
+            fputs(" at node ", f);
+            terminal_put(f, reply->node);
+        }
         fputs(": ", f);
         terminal_put(f, answer_text(problem, "detail"));
         if (reply->status == 401)
@@ -363,7 +367,7 @@ bool command_check_url(const char *what, const char *url)
 
 bool command_is_proxy(const char *url)
 {
-    return strncasecmp(url, "https:", 6) == 0;
+    return http_client_is_tls(url);
 }
 
 bool command_one_daemon(const struct command *c, const char *what)
@@ -381,7 +385,9 @@ void command_put_node(const struct command *c)
         return;
     fputs("node ", stdout);
     terminal_put(stdout, node);
-    fputs(": ", stdout);
+    fputs(!c->node && command_is_proxy(c->url) ? " (one of those behind the proxy; --node N asks another): "
+                                               : ": ",
+          stdout);
 }
 
 void command_row(const char *name, const char *format, ...)

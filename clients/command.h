@@ -133,7 +133,8 @@ int command_usage(const char *format, ...) __attribute__((format(printf, 1, 2)))
 bool command_is_proxy(const char *url);
 bool command_one_daemon(const struct command *c, const char *what);
 
-/* command_put_node: begin a line with the daemon that gave the latest answer, "node n1: "; nothing where it did not say. */
+/* command_put_node: begin a line with the daemon that gave the latest answer, "node n1: ", and that a proxy chose it, if so; nothing
+ * where it did not say. */
 void command_put_node(const struct command *c);
 
 /* command_row: a line of a summary. */

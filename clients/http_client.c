@@ -202,9 +202,15 @@ static struct http_reply no_reply(struct http_client *c, const char *what, const
     return (struct http_reply){.text = c->text, .bytes = (size_t)n, .etag = c->etag};
 }
 
+bool http_client_is_tls(const char *url)
+{
+    return strncasecmp(url, "https:", 6) == 0;
+}
+
+/* A URL without a scheme is http. */
 static bool is_plain(const struct http_client *c)
 {
-    return !c->socket[0] && strncasecmp(c->base, "http:", 5) == 0;
+    return !c->socket[0] && !http_client_is_tls(c->base);
 }
 
 /* libcurl's text alone tells a name that is another from an authority that is not known: both are one code. */
@@ -336,6 +342,7 @@ static struct http_reply take_reply(struct http_client *c, CURLcode rc)
     curl_easy_getinfo(c->curl, CURLINFO_CONTENT_TYPE, &type);
     reply.type = type;
     reply.is_plain = is_plain(c);
+    reply.node = http_client_is_tls(c->base) && c->node[0] ? c->node : NULL;
     return reply;
 }
 

@@ -33,6 +33,8 @@ struct http_reply {
     const char *etag; /* likewise; "": none */
     const char *type; /* its Content-Type, likewise; NULL: none */
     bool is_plain;    /* asked for over http:// */
+    const char
+        *node; /* of those behind a proxy who gave it, "n1"; NULL: that was not said, or it was no proxy */
 };
 
 /* http_client_create(url, key, ca_file): "http://HOST:PORT", "https://HOST:PORT" or "unix:PATH"; the key is sent with every request,
@@ -40,6 +42,9 @@ struct http_reply {
  * the system. All three stay the caller's. NULL without memory. */
 struct http_client *http_client_create(const char *url, const char *key, const char *ca_file);
 void http_client_destroy(struct http_client *client);
+
+/* http_client_is_tls(url): whether it is https://. */
+bool http_client_is_tls(const char *url);
 
 /* http_client_about(client, id): requests whose path names no sequence or lease are about this one, which their bodies name; 0: about none.
  * Proxies route by X-Attnd-Node, and an id begins with its node; a request about none goes where the latest answer came from. */
