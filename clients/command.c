@@ -239,7 +239,23 @@ enum exit_code command_fetch(const struct command *c, const char *method, const 
     return send_one(c, &(struct http_request){.method = method, .path = path, .body = body}, false, tree);
 }
 
-enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie)
+bool command_say_cut(const struct command *c, const char *path, const char *amid)
+{
+    char node[64];
+    cJSON *now;
+    terminal_escape(http_client_node(c->client), node, sizeof node);
+    command_try(c, path, &now);
+    if (now)
+        fprintf(stderr, "attnctl: the connection to the daemon broke amid %s", amid);
+    else
+        fprintf(stderr, "attnctl: the daemon%s%s%s went away amid %s", *node ? " (node " : "", node,
+                *node ? ")" : "", amid);
+    cJSON_Delete(now);
+    return now != NULL;
+}
+
+enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie,
+                              const double *last)
 {
     const struct http_request request = {.method = "GET",
                                          .path = path,
@@ -251,7 +267,13 @@ enum exit_code command_follow(const struct command *c, const char *path, http_cl
     struct http_reply reply = http_client_send(c->client, &request);
     if (terminal_interrupted())
         return EXIT_INTERRUPTED;
-    return reply.status >= 200 && reply.status < 300 ? EXIT_OK : command_explain(&reply);
+    if (!reply.is_cut)
+        return reply.status >= 200 && reply.status < 300 ? EXIT_OK : command_explain(&reply);
+    (void)command_say_cut(c, "/livez", "its events");
+    if (last && *last > 0)
+        fprintf(stderr, "; the last one was %.0f", *last);
+    fputc('\n', stderr);
+    return EXIT_UNAVAILABLE;
 }
 
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree)

@@ -114,8 +114,13 @@ struct http_reply command_try(const struct command *c, const char *path, cJSON *
 /* command_sees_all: whether the key is told what belongs to others; true where the daemon does not say. */
 bool command_sees_all(const struct command *c);
 
-/* command_follow: have `line` called for each line of a stream, with `cookie`, until it ends or Ctrl-C; the exit code. */
-enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie);
+/* command_follow: have `line` called for each line of a stream of events, with `cookie`, until it ends or Ctrl-C; the exit code. *last: the
+ * number of the latest event, 0: none; NULL: they have none. It is said where the daemon goes away. */
+enum exit_code command_follow(const struct command *c, const char *path, http_client_line line, void *cookie,
+                              const double *last);
+
+/* command_say_cut: begin a line that says who ended an answer, and amid what; whether the daemon is still there, and answers GET `path`. */
+bool command_say_cut(const struct command *c, const char *path, const char *amid);
 
 /* command_can_send: whether there is such a file to be sent, "-": standard input; if not, it is said why. */
 bool command_can_send(const char *file);

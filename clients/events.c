@@ -71,11 +71,18 @@ static void show(const cJSON *e)
     putchar('\n');
 }
 
+struct following {
+    bool json;
+    double last; /* the number of the latest event; 0: none came */
+};
+
 static void on_line(const char *line, size_t bytes, void *cookie)
 {
-    const struct command *c = cookie;
+    struct following *f = cookie;
     cJSON *event = cJSON_ParseWithLength(line, bytes);
-    if (event && c->json)
+    double id = answer_number(event, "id");
+    f->last = id > 0 ? id : f->last;
+    if (event && f->json)
         printf("%.*s\n", (int)bytes, line);
     else if (event)
         show(event);
@@ -87,7 +94,7 @@ static int follow(const struct command *c)
 {
     const char *types = command_option(c, "types");
     char path[COMMAND_PATH_BYTES], since_text[32] = "";
-    struct command cookie = *c;
+    struct following following = {.json = c->json};
     uint64_t since = 0;
     if (!command_integer(c, "since", 0, COMMAND_ID_MOST, &since))
         return EXIT_USAGE;
@@ -97,7 +104,7 @@ static int follow(const struct command *c)
         snprintf(since_text, sizeof since_text, "&since=%llu", (unsigned long long)since);
     snprintf(path, sizeof path, "/v1/events?types=%.100s%s", types ? types : "block,sequence,step",
              since_text);
-    return command_follow(c, path, on_line, &cookie);
+    return command_follow(c, path, on_line, &following, &following.last);
 }
 
 static const struct command_verb verbs[] = {

@@ -332,10 +332,15 @@ static struct http_reply take_reply(struct http_client *c, CURLcode rc)
 {
     char url[URL_BYTES], *type = NULL;
     struct http_reply reply = {0};
+    long status = 0;
     make_url(c, url);
-    if (rc != CURLE_OK)
-        return not_reached(c, url, rc);
-    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &reply.status);
+    curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (rc != CURLE_OK) {
+        reply = not_reached(c, url, rc);
+        reply.is_cut = status >= 200 && (rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR);
+        return reply;
+    }
+    reply.status = status;
     reply.text = c->text;
     reply.bytes = c->bytes;
     reply.etag = c->etag;

@@ -33,8 +33,8 @@ struct http_reply {
     const char *etag; /* likewise; "": none */
     const char *type; /* its Content-Type, likewise; NULL: none */
     bool is_plain;    /* asked for over http:// */
-    const char
-        *node; /* of those behind a proxy who gave it, "n1"; NULL: that was not said, or it was no proxy */
+    bool is_cut;      /* of status 0: an answer had begun, and the connection ended amid it */
+    const char *node; /* who gave it of those behind a proxy, "n1"; NULL: not said, or no proxy */
 };
 
 /* http_client_create(url, key, ca_file): "http://HOST:PORT", "https://HOST:PORT" or "unix:PATH"; the key is sent with every request,

@@ -319,19 +319,10 @@ static bool was_cut(const struct progress *p, const struct http_reply *reply)
 /* Say who went away. The daemon still has a workload whose connection broke; one that was started anew has not. */
 static void say_cut(const struct command *c, const struct progress *p)
 {
-    char path[COMMAND_PATH_BYTES], node[64];
-    cJSON *now;
-    terminal_escape(http_client_node(c->client), node, sizeof node);
+    char path[COMMAND_PATH_BYTES];
     snprintf(path, sizeof path, "/v1/workloads/%.0f", answer_number(p->last, "id"));
-    command_try(c, path, &now);
-    if (now)
-        fputs("attnctl: the connection to the daemon broke amid the workload, which is cancelled then",
-              stderr);
-    else
-        fprintf(stderr, "attnctl: the daemon%s%s%s went away amid the workload, which does not outlast it",
-                *node ? " (node " : "", node, *node ? ")" : "");
-    fputs(". Its last report:\n", stderr);
-    cJSON_Delete(now);
+    bool is_there = command_say_cut(c, path, "the workload");
+    fprintf(stderr, ", which %s. Its last report:\n", is_there ? "is cancelled then" : "does not outlast it");
 }
 
 static int run(const struct command *c)

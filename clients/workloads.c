@@ -88,7 +88,7 @@ static int follow(const struct command *c)
     struct command cookie = *c;
     if (!command_id_path(c, "workloads", "/events", path))
         return EXIT_USAGE;
-    return command_follow(c, path, on_event, &cookie);
+    return command_follow(c, path, on_event, &cookie, NULL);
 }
 
 static const struct command_verb verbs[] = {

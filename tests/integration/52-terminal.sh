@@ -267,6 +267,22 @@ for json in '' --json; do
     [ -n "$json" ] || another victim --set node=5
     [ -n "$json" ] || expect 'how far it was' "workload $(((5 << 40) + 1)) running, 1" "$(grep -o '^workload [0-9]* running' "$WORK/out"), $(grep -c '^  tokens *[0-9]' "$WORK/out")"
 done
+# Bug: likewise of events.
+for command in 'events --types sequence' 'workload events 1'; do
+    another victim
+    curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}]}' "$victim/v1/workloads"
+    : >"$WORK/events"
+    # shellcheck disable=SC2086
+    "$ATTNCTL" --url "$victim" $command >"$WORK/events" 2>"$WORK/err" &
+    pid=$!
+    has_events() { curl -s -o /dev/null -X POST "$victim/v1/sequences" && [ -s "$WORK/events" ]; }
+    eventually has_events
+    kill_victim
+    wait $pid
+    code=$?
+    last=$(awk '$3 == "s" { last = "; the last one was " $1 } END { print last }' "$WORK/events")
+    expect "a daemon that is killed amid $command" "69 attnctl: the daemon (node n0) went away amid its events$last" "$code $(cat "$WORK/err")"
+done
 expect 'also in JSON' 'running true' "$(jq -r '"\(.state) \(.steps > 0)"' "$WORK/out")"
 curl -s -o /dev/null --json '{"trace":[{"arrival_s":500,"prompt":1,"decode":1}],"verify":{"rows":1}}' "$URL/v1/workloads"
 ctl workload cancel 2 >"$WORK/out"
