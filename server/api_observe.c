@@ -549,7 +549,8 @@ static const struct api_schema schemas[] = {
              "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
              "gpu_bytes:uint gpu_rows:uint} "
              "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
-    {"Stats", "{epoch:uint node:uint draining?:{lame_duck_s:uint} uptime_s:number backend:{name:text isa:text threads:uint} "
+    {"Stats", "{epoch:uint node:uint draining?:{lame_duck_s:uint} uptime_s:number backend:{name:text "
+              "isa:text threads:uint} "
               "pool:{blocks:uint free:uint cached:uint held:uint fenced:uint shared:uint leased:uint "
               "block_size:uint tokens_logical:uint tokens_physical:uint sharing_ratio:number "
               "internal_fragmentation:number bytes_per_block:uint host_blocks:uint host_free:uint "

@@ -367,13 +367,20 @@ static struct api_key *find_name(const struct keys *keys, const char *name)
     return NULL;
 }
 
+static bool quotas_are_same(const struct key_quotas *a, const struct key_quotas *b)
+{
+    return a->of_engine.sequences == b->of_engine.sequences && a->of_engine.blocks == b->of_engine.blocks &&
+           a->of_engine.workloads == b->of_engine.workloads && a->calls == b->calls &&
+           a->streams == b->streams && a->uploads == b->uploads && a->staging_bytes == b->staging_bytes &&
+           a->requests_per_s == b->requests_per_s;
+}
+
 /* Whether two entries of one name say the same. */
 static bool are_same(const struct api_key *a, const struct api_key *b)
 {
     return a->digest_count == b->digest_count &&
            memcmp(a->digests, b->digests, a->digest_count * sizeof a->digests[0]) == 0 &&
-           a->scopes == b->scopes && a->weight == b->weight &&
-           memcmp(&a->quotas, &b->quotas, sizeof a->quotas) == 0;
+           a->scopes == b->scopes && a->weight == b->weight && quotas_are_same(&a->quotas, &b->quotas);
 }
 
 /* What a key may do from now on; what it has in use stays. */
