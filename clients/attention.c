@@ -192,8 +192,7 @@ static void print_stopped(size_t done, size_t wanted, const cJSON *problem)
 static bool can_be_taken_back(const cJSON *problem)
 {
     double status = answer_number(problem, "status");
-    return status != 0 && status != 404 && status != 410 &&
-           strcmp(answer_text(problem, "code"), "node_down") != 0;
+    return status != 0 && status != 404 && status != 410 && !command_reached_none(problem);
 }
 
 /* Say on stderr how many tokens a sequence has got that had `at` before. */

@@ -171,10 +171,16 @@ static void put_reason(FILE *f, const struct http_reply *reply, const char *key_
     cJSON_Delete(problem);
 }
 
+bool command_reached_none(const cJSON *problem)
+{
+    const char *code = answer_text(problem, "code");
+    return strcmp(code, "node_down") == 0 || strcmp(code, "not_ready") == 0;
+}
+
 bool command_is_unavailable(const struct http_reply *reply)
 {
     cJSON *problem = reply->status == 503 && reply->text ? cJSON_Parse(reply->text) : NULL;
-    bool none = reply->status == 0 || strcmp(answer_text(problem, "code"), "node_down") == 0;
+    bool none = reply->status == 0 || command_reached_none(problem);
     cJSON_Delete(problem);
     return none;
 }

@@ -93,6 +93,9 @@ enum exit_code command_explain(const struct http_reply *reply);
 /* command_explain_other: likewise of another daemon than that of --url, whose key is that of `key_option`. */
 enum exit_code command_explain_other(const struct http_reply *reply, const char *url, const char *key_option);
 
+/* command_reached_none: whether a problem is that of a proxy that reaches no daemon. */
+bool command_reached_none(const cJSON *problem);
+
 /* command_is_unavailable: whether no daemon has answered: none came, or it is a proxy's, which reaches none. */
 bool command_is_unavailable(const struct http_reply *reply);
 

@@ -66,7 +66,7 @@ class DeadlineError(Error, TimeoutError):
 
 class UnreachableError(Error, ConnectionError):
     """Nobody answers at the daemon's address, or the connection broke: of a call that was sent nobody knows whether it was done.
-    Of the proxies in config/, `code` says which: `node_down` was not sent, and can be repeated; `node_cut` may have been done."""
+    Of the proxies in config/, `code` says which: `node_down` and `not_ready` were not sent, and can be repeated; `node_cut` may have been done."""
 
 
 class DeviceError(Error, RuntimeError):
@@ -110,7 +110,8 @@ _CLASSES = {
     'out_of_memory': OutOfMemoryError,
     'deadline': DeadlineError,
     'unreachable': UnreachableError,
-    'node_down': UnreachableError,  # these four are of proxies (config/)
+    'node_down': UnreachableError,  # these five are of proxies (config/)
+    'not_ready': UnreachableError,
     'node_cut': UnreachableError,
     'no_node': NotFoundError,
     'which_node': InvalidError,

@@ -466,7 +466,7 @@ class SequencesOfADaemon(Sequences):
         self.assertEqual(told, [(name, 'n3') for name in ('append', 'attend', 'batch', 'fork', 'paged', 'sequences')] + [('sequences', None)])
 
     def test_codes_of_proxies(self):
-        for code, kind in (('node_down', attnd.UnreachableError), ('node_cut', attnd.UnreachableError), ('no_node', attnd.NotFoundError),
+        for code, kind in (('node_down', attnd.UnreachableError), ('not_ready', attnd.UnreachableError), ('node_cut', attnd.UnreachableError), ('no_node', attnd.NotFoundError),
                            ('which_node', attnd.InvalidError)):
             e = attnd.errors.error_of({'status': 500, 'code': code})
             self.assertEqual((type(e), e.code), (kind, code))
