@@ -441,6 +441,15 @@ char *command_read_key(const char *path)
         fclose(f);
     if (n > 0)
         line[strcspn(line, "\r\n")] = '\0';
+    if (n > 0 && *line == '{') {
+        fprintf(stderr,
+                "attnctl: %s: is JSON, and a key is wanted: of what attnctl --json key new has printed jq -r "
+                ".key; "
+                "a keys file of the daemon has no keys, only their digests\n",
+                path);
+        free(line);
+        return NULL;
+    }
     if (n > 0 && *line) {
         if (open_to_all)
             fprintf(stderr, "attnctl: %s: everybody on this machine can read this key (chmod 600 it)\n",

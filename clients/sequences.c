@@ -102,7 +102,7 @@ static int list_sequences(const struct command *c)
         if (count > 0)
             printf("%d sequence%s\n", count, answer_plural(count));
         else
-            puts("there is no sequence: attnctl seq new makes one");
+            puts(c->node ? "there is no sequence" : "there is no sequence: attnctl seq new makes one");
     }
     print_by_id(all);
     cJSON_Delete(all);

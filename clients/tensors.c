@@ -153,9 +153,12 @@ float *tensors_parse_rows(const char *option, const char *text, uint32_t heads, 
         float *row = values + r * wide;
         size_t n = parse_row(&at, row, wide);
         if (n != 1 && n != head_dim && n != wide) {
+            char of_a_head[16] = "";
+            if (head_dim != wide)
+                snprintf(of_a_head, sizeof of_a_head, ", %u", head_dim);
             command_usage(
-                "--%s: row %zu wants 1, %u or %zu finite numbers with commas between; rows have : between",
-                option, r + 1, head_dim, wide);
+                "--%s: row %zu wants 1%s or %zu finite numbers with commas between; rows have : between",
+                option, r + 1, of_a_head, wide);
             free(values);
             return NULL;
         }

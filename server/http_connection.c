@@ -948,8 +948,10 @@ static struct connection *free_slot(struct http_connections *all)
     return NULL;
 }
 
-/* Note who is at the other end. False: its headers of the PROXY protocol would not be believed. */
-static bool note_peer(struct connection *c)
+enum note { NOTED, NOT_TRUSTED /* its headers of the PROXY protocol would not be believed */, HAS_GONE };
+
+/* Note who is at the other end. */
+static enum note note_peer(struct connection *c)
 {
     const struct listen_options *l = c->listener;
     struct sockaddr_storage address = {0};
@@ -962,13 +964,15 @@ static bool note_peer(struct connection *c)
     if (c->is_unix) {
         c->is_owner = uv_fileno(&c->handle.any, &fd) == 0 && peer_of_socket(fd, &c->peer) &&
                       (c->peer == 0 || c->peer == geteuid());
-        return true;
+        return NOTED;
     }
     if (uv_tcp_getpeername(&c->handle.tcp, (struct sockaddr *)&address, &bytes) != 0)
-        return false;
+        return HAS_GONE;
     c->peer = peer_of_address((const struct sockaddr *)&address);
     peer_name((const struct sockaddr *)&address, c->client);
-    return !l->proxy_protocol || address_ranges_contain(l->trusted, (const struct sockaddr *)&address);
+    return !l->proxy_protocol || address_ranges_contain(l->trusted, (const struct sockaddr *)&address)
+               ? NOTED
+               : NOT_TRUSTED;
 }
 
 /* All slots are in use: the client that has been refused for longest has had time to read it. */
@@ -1014,9 +1018,11 @@ void http_connections_accept(struct http_listener *listener, void *cookie)
         close_connection(c);
         return;
     }
-    if (!note_peer(c)) {
-        log_line(LOG_WARNING, "%s: a connection from an address that is not in trusted_proxies: closed",
-                 http_listener_url(listener));
+    enum note note = note_peer(c);
+    if (note == NOT_TRUSTED)
+        log_line(LOG_WARNING, "%s: a connection from %s, which is not in trusted_proxies: closed",
+                 http_listener_url(listener), c->client);
+    if (note != NOTED) {
         close_connection(c);
         return;
     }

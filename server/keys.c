@@ -398,6 +398,7 @@ static void renew(struct api_key *k, const struct api_key *from)
     k->scopes = from->scopes;
     k->weight = from->weight;
     k->quotas = from->quotas;
+    k->changed = from->changed;
     k->gone = k->ended = false;
     set_limits(k);
 }
@@ -434,13 +435,15 @@ static bool merge(struct keys *keys, const struct reading *r)
                 free(list[n]);
             return false;
         }
-        *list[n++] = r->keys[i];
+        *list[n] = r->keys[i];
+        list[n++]->changed = true;
     }
     struct keys_outcome latest = {.added = n - keys->count};
     for (unsigned i = 0; i < r->count; i++) {
         const struct api_key *old = find_name(keys, r->keys[i].name);
+        r->keys[i].changed = !old || old->gone || !are_same(old, &r->keys[i]);
         latest.added += old && old->gone;
-        latest.changed += old && !old->gone && !are_same(old, &r->keys[i]);
+        latest.changed += old && !old->gone && r->keys[i].changed;
     }
     for (unsigned i = 0; i < keys->count; i++)
         list[i]->gone = true;

@@ -38,8 +38,9 @@ struct api_key {
     unsigned scopes;                /* enum config_scope; those that one includes, too */
     uint32_t weight;                /* of its part of the time when there is not enough */
     struct key_quotas quotas;
-    bool gone;  /* from the file */
-    bool ended; /* then: what it had under way has been told; the reader's */
+    bool gone;    /* from the file */
+    bool changed; /* or new, by the latest reading */
+    bool ended;   /* then: what it had under way has been told; the reader's */
 
     struct tenant_calls use;   /* calls under way, staging memory that these hold */
     uint32_t streams, uploads; /* under way */

@@ -474,9 +474,11 @@ static uint32_t drain(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie)
     char has[32] = "as long as it takes";
     if (deadline_s)
         snprintf(has, sizeof has, "%u s", deadline_s);
+    char served[64] = "";
+    if (lame_duck_s)
+        snprintf(served, sizeof served, "clients are served for %u s more; then ", lame_duck_s);
     log_event(LOG_INFO, "drain", LOG_NUMBERS({"lame_duck_s", lame_duck_s}, {"deadline_s", deadline_s}),
-              "draining: clients are served for %u s more, and what is under way then has %s", lame_duck_s,
-              has);
+              "draining: %swhat is under way has %s", served, has);
     uv_timer_stop(&d->lame_duck);
     if (lame_duck_ms)
         uv_timer_start(&d->lame_duck, on_lame_duck_end, lame_duck_ms, 0);
@@ -524,6 +526,9 @@ static void reload_keys(struct daemon *d)
         return;
     }
     for (unsigned at = 0; (key = keys_next(d->state.keys, &at));) {
+        if (!key->gone && key->changed)
+            log_event_of(LOG_INFO, "key_changed", &(struct log_about){.key = key->name}, NULL,
+                         "the key \"%s\" is new, or has changed", key->name);
         if (!key->gone || key->ended)
             continue;
         log_event_of(LOG_WARNING, "key_ended", &(struct log_about){.key = key->name}, NULL,
@@ -562,13 +567,14 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     bool first = !d->signalled_ns && is_lame_duck(d); /* a request has asked for the lame duck */
     if (d->state.leaving && !first) {
-        log_end(LOG_WARNING, EXIT_RUNTIME, "second signal",
-                "second signal %d: ending at once%s: exit code %d", number,
-                d->state.outlasting ? ", and saving nothing" : "", EXIT_RUNTIME);
+        log_end(LOG_WARNING, EXIT_RUNTIME, "second signal", "second %s: ending at once%s: exit code %d",
+                number == SIGTERM ? "SIGTERM" : "SIGINT", d->state.outlasting ? ", and saving nothing" : "",
+                EXIT_RUNTIME);
         end_now(EXIT_RUNTIME);
     }
     d->signalled_ns = now;
-    log_event(LOG_INFO, "signal", LOG_NUMBERS({"signal", number}), "signal %d: draining", number);
+    log_event(LOG_INFO, "signal", LOG_NUMBERS({"signal", number}), "%s: draining",
+              number == SIGTERM ? "SIGTERM" : "SIGINT");
     drain(d->state.config->drain_lame_duck_s, d->state.config->drain_deadline_s, d);
 }
 

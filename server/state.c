@@ -548,7 +548,7 @@ static bool lost_some(const struct state *s)
         LOG_WARNING, "sequences_lost", NULL,
         "the daemon before this one, which served since %s, saved nothing at its end (it was killed, or "
         "failed): "
-        "the sequences that it had are lost",
+        "what sequences it had are lost",
         text + front);
     return true;
 }

@@ -84,6 +84,18 @@ static uint32_t no_drain(uint32_t lame_duck_s, uint32_t deadline_s, void *cookie
     return 0;
 }
 
+static bool no_stay(void *cookie)
+{
+    (void)cookie;
+    return false;
+}
+
+static uint32_t no_lame_duck(void *cookie)
+{
+    (void)cookie;
+    return 0;
+}
+
 static void start_engine(void)
 {
     static const char *const sets[] = {"backend.name=cpu",
@@ -142,6 +154,8 @@ static void start(void)
     fuzz.state.engine = fuzz.engine;
     fuzz.state.loop = &fuzz.loop;
     fuzz.state.drain = no_drain;
+    fuzz.state.stay = no_stay;
+    fuzz.state.lame_duck_left = no_lame_duck;
     need(routes_create(&fuzz.state) == 0, "no memory for routes");
     const struct http_service service = {routes_begun,      routes_handle,  routes_finish,  routes_answered,
                                          routes_unanswered, routes_proceed, routes_abandon, &fuzz.state};

@@ -242,7 +242,7 @@ exec 3<>"/dev/tcp/127.0.0.1/$PORT"
 printf 'GET /livez HTTP/1.1\r\n' >&3
 caught_up
 kill -TERM "$DAEMON"
-eventually has_logged 'signal 15: draining'
+eventually has_logged 'SIGTERM: draining'
 kill -0 "$DAEMON" 2>/dev/null
 expect 'a drain waits for a request that has begun' 0 $?
 insist

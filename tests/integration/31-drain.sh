@@ -48,7 +48,7 @@ expect 'the log says by whom' 1 "$(grep -c '127.0.0.1 takes the end back (reques
 expect 'then it may be longer' '[86400,25]' "$(drain '{"lame_duck_s":86400}')"
 expect 'by attnctl' 'node n0: no longer draining: it is ready for clients' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --cancel)"
 expect 'the log says so' '86400 25,3000 25,50 25,86400 25' \
-    "$(sed -n 's/.*draining: clients are served for \([0-9]*\) s more, and what is under way then has \([0-9]*\) s.*/\1 \2/p' "$WORK/log" | sed 3,4d | paste -sd,)"
+    "$(sed -n 's/.*draining: clients are served for \([0-9]*\) s more; then what is under way has \([0-9]*\) s.*/\1 \2/p' "$WORK/log" | sed 3,4d | paste -sd,)"
 expect 'at 0 it ends' 'node n0: draining: what is under way has 5 s, then the daemon ends' "$("$(dirname "$ATTND")/attnctl" --url "$URL" drain --lame-duck 0 --deadline 5)"
 wait "$DAEMON"
 expect 'as asked for' 0 $?

@@ -80,7 +80,7 @@ since=$(cut -d' ' -f3 "$folder/lock")
 kill_daemon
 begin
 expect 'after one that was killed the log says so' \
-    "warning the daemon before this one, which served since $since, saved nothing at its end (it was killed, or failed): the sequences that it had are lost" "$(logged 'saved nothing')"
+    "warning the daemon before this one, which served since $since, saved nothing at its end (it was killed, or failed): what sequences it had are lost" "$(logged 'saved nothing')"
 expect 'since is a time' yes "$([[ $since =~ ^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$ ]] && echo yes)"
 expect 'so does a metric' 1 "$(unclean)"
 stop_daemon
