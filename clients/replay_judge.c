@@ -7,6 +7,7 @@
  *   time            a deadline has passed, or an idle timeout, in one of the two
  *   together        the recorded daemon had several calls at once, whose order it chose: who got the last blocks, and what was in the cache
  *   the pool        is larger here, and has what there was not
+ *   keys            a request was refused since what it names is another key's, or by its quota; all go with one key here
  *   the cache       had rows of two calls with other numbers for the same tokens: which of them a sequence shares is not in the journal
  *
  * With a smaller pool, a call that finds no blocks is a difference, whatever was under way. */
@@ -31,6 +32,7 @@ static const char *const reasons[REPLAY_REASONS] = {
     "time: deadlines, idle timeouts",
     "the recorded daemon had several calls at once",
     "the pool is larger here",
+    "requests of several keys go with one here",
     "rows of the prompt cache that the journal does not tell apart"};
 
 static const char *const kinds[REPLAY_KINDS] = {"status", "lengths", "counts of blocks", "outputs",
@@ -158,6 +160,13 @@ static bool is_of_order(const struct replay_judge *j, const struct replay_case *
     return of->together || j->strayed || (j->together && (!cached || scarce));
 }
 
+static bool is_of_keys(const char *status)
+{
+    static const char *const list[] = {"not_found",      "exists",       "forbidden",
+                                       "quota_exceeded", "unauthorized", NULL};
+    return is_one_of(status, list);
+}
+
 static enum replay_reason reason_of_status(const struct replay_judge *j, const struct replay_case *of,
                                            const char *was, const char *is)
 {
@@ -169,6 +178,8 @@ static enum replay_reason reason_of_status(const struct replay_judge *j, const s
     if ((strcmp(is, "content_conflict") == 0 || strcmp(was, "content_conflict") == 0) &&
         replay_world_is_doubtful(j->world, of->request, j->strayed))
         return REPLAY_CACHED;
+    if (is_of_keys(was) && is_ok && j->keys)
+        return REPLAY_KEYS;
     if (is_of_room(was) && is_ok && j->larger)
         return REPLAY_LARGER;
     if (((is_of_room(was) && is_ok) || (is_of_room(is) && was_ok && !j->smaller)) &&

@@ -18,6 +18,7 @@ enum replay_reason {
     REPLAY_TIME,     /* a deadline, or an idle timeout */
     REPLAY_TOGETHER, /* the recorded daemon had several calls at once */
     REPLAY_LARGER,   /* the pool is larger here */
+    REPLAY_KEYS,     /* requests of several keys go with one here */
     REPLAY_CACHED,   /* what a hit of the prompt cache holds is not in the journal */
     REPLAY_REASONS
 };
@@ -32,6 +33,7 @@ struct replay_judge {
     const char *urls[REPLAY_TARGETS];
     bool shows_all;
     bool smaller, larger; /* the pool of one of them, than the recorded one */
+    bool keys;            /* the journal has requests of several keys */
     bool together;        /* the recorded daemon has had several calls at once */
     bool strayed;         /* something was other than it was recorded */
     bool uncountable;     /* something was not sent that changes counts */

@@ -20,6 +20,7 @@
 #include "config/clock.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,6 +61,7 @@ struct run {
     struct id_map late;        /* those that were not answered here when they should have been */
     struct id_map workloads;   /* recorded ones that have not ended, by id */
     uint64_t open;             /* recorded requests without an answer, that were dealt with */
+    char key[32];              /* of the request before; "": there is none */
     bool gone;                 /* the record before is of a client that has */
     bool ended, failed;
 };
@@ -221,6 +223,9 @@ static void begin_request(struct run *r, struct item *item)
     while (!item->answer && !r->ended)
         read_more(r);
     r->judge->requests++;
+    const char *key = answer_text(item->record, "key");
+    r->judge->keys |= r->key[0] && strcmp(r->key, key) != 0;
+    snprintf(r->key, sizeof r->key, "%.31s", key);
     if (item->left || !item->answer)
         why = item->left ? client_left : no_answer;
     for (unsigned t = 0; !why && t < r->o->target_count; t++)

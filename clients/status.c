@@ -21,10 +21,13 @@ static int show_stats(const struct command *c)
     if (answer_at(r, "draining"))
         command_row("draining", "%.0f s more for clients (attnctl drain --cancel)",
                     answer_number(r, "draining.lame_duck_s"));
-    command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced",
+    char promised[48] = "";
+    if (answer_number(r, "pool.promised") > 0)
+        snprintf(promised, sizeof promised, "; %.0f promised", answer_number(r, "pool.promised"));
+    command_row("blocks", "%.0f: %.0f free, %.0f held (%.0f shared), %.0f cached, %.0f fenced%s",
                 answer_number(r, "pool.blocks"), answer_number(r, "pool.free"), answer_number(r, "pool.held"),
                 answer_number(r, "pool.shared"), answer_number(r, "pool.cached"),
-                answer_number(r, "pool.fenced"));
+                answer_number(r, "pool.fenced"), promised);
     command_row("tokens", "%.0f in sequences, %.0f stored: sharing %.2f",
                 answer_number(r, "pool.tokens_logical"), answer_number(r, "pool.tokens_physical"),
                 answer_number(r, "pool.sharing_ratio"));

@@ -289,6 +289,10 @@ static void add_members(struct text *t, const struct log_about *about)
         add_number(t, "ms", 3, about->ms);
         add_number(t, "bytes", 0, (double)about->bytes);
     }
+    if (about->subject.first)
+        add_number(t, about->subject.is_lease ? "lease" : "sequence", 0, (double)about->subject.first);
+    if (about->subject.first && about->subject.count > 1)
+        add_number(t, "sequences", 0, about->subject.count);
 }
 
 /* What happened, likewise. */

@@ -44,6 +44,13 @@ struct log_number {
 };
 #define LOG_NUMBERS(...) ((const struct log_number[]){__VA_ARGS__, {NULL, 0}})
 
+/* Sequences, or a lease, that a request has made or used. */
+struct log_subject {
+    uint64_t first; /* an id; 0: there is none */
+    uint32_t count;
+    bool is_lease;
+};
+
 /* What a line of a request or a key is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id.
  * NULL and 0 are left out. */
 struct log_about {
@@ -52,6 +59,7 @@ struct log_about {
     bool timed;     /* it has: */
     double ms;      /* since its head was there */
     uint64_t bytes; /* of the answer's body */
+    struct log_subject subject;
 };
 
 /* log_event: likewise, of one of the main events, whose name, of a-z and _, stays when the sentence changes, as do names of

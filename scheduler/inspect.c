@@ -262,6 +262,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .steps = steps,
                                    .leases = state->leases,
                                    .leased_blocks = state->leased_blocks,
+                                   .promised = reservation_promised(state),
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     stats->done = work_tally_read(&state->done);

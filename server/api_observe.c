@@ -173,6 +173,7 @@ static void write_pool(struct json_writer *w, const struct engine_stats *s, cons
     json_uint(w, "fenced", p->fenced);
     json_uint(w, "shared", p->shared);
     json_uint(w, "leased", s->leased_blocks);
+    json_uint(w, "promised", s->promised);
     json_uint(w, "block_size", c->config->geometry.block_size);
     json_uint(w, "tokens_logical", t->tokens_logical);
     json_uint(w, "tokens_physical", t->tokens_physical);
@@ -549,23 +550,24 @@ static const struct api_schema schemas[] = {
              "transport?:{listen:text version:uint clients:uint calls:uint regions:uint region_bytes:uint "
              "gpu_bytes:uint gpu_rows:uint} "
              "kernels:{attend:text} key?:{name:text scopes:[(read|infer|admin|keep)]}}"},
-    {"Stats", "{epoch:uint node:uint draining?:{lame_duck_s:uint} uptime_s:number backend:{name:text "
-              "isa:text threads:uint} "
-              "pool:{blocks:uint free:uint cached:uint held:uint fenced:uint shared:uint leased:uint "
-              "block_size:uint tokens_logical:uint tokens_physical:uint sharing_ratio:number "
-              "internal_fragmentation:number bytes_per_block:uint host_blocks:uint host_free:uint "
-              "file?:{in_memory:uint memory_blocks:uint writes:uint reads:uint failed:bool}} "
-              "counters:{cow_copies:uint forks:uint evictions:uint "
-              "prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
-              "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
-              "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
-              "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
-              "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
-              "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
-              "items:[Sequence] next:uint?} leases:uint "
-              "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint} "
-              "journal?:{records:uint bytes:uint files:uint stopped:text?} "
-              "kv_events?:{batches:uint stored:uint removed:uint replays:uint rescans:uint}}"},
+    {"Stats",
+     "{epoch:uint node:uint draining?:{lame_duck_s:uint} uptime_s:number backend:{name:text "
+     "isa:text threads:uint} "
+     "pool:{blocks:uint free:uint cached:uint held:uint fenced:uint shared:uint leased:uint promised:uint "
+     "block_size:uint tokens_logical:uint tokens_physical:uint sharing_ratio:number "
+     "internal_fragmentation:number bytes_per_block:uint host_blocks:uint host_free:uint "
+     "file?:{in_memory:uint memory_blocks:uint writes:uint reads:uint failed:bool}} "
+     "counters:{cow_copies:uint forks:uint evictions:uint "
+     "prefix_blocks_asked:uint prefix_blocks_hit:uint swaps_out:uint swaps_in:uint "
+     "preemptions:uint alloc_failures:uint} scheduler:{idle:uint queued:uint running:uint "
+     "swapped:uint steps:uint batch_rows:{p50:uint max:uint} step_us:{p50:number p99:number} "
+     "idle_us:{p50:number} bytes_read:uint gb_per_s:number roof_gb_per_s:number "
+     "roof_fraction:number above_roof?:text roof:Roof latest:{bytes_read:uint seconds:number "
+     "ideal_seconds:number roof_fraction:number above_roof?:text}} sequences:{count:uint "
+     "items:[Sequence] next:uint?} leases:uint "
+     "transport?:{clients:uint regions:uint region_bytes:uint gpu_bytes:uint calls:uint ended:uint} "
+     "journal?:{records:uint bytes:uint files:uint stopped:text?} "
+     "kv_events?:{batches:uint stored:uint removed:uint replays:uint rescans:uint}}"},
     {"Block", "{block?:uint state?:(free|held|cached|fenced) refs?:uint? fill?:uint? owner?:id|(other)?}"},
     {"Blocks", "{epoch:uint blocks:[Block] next:uint?}"},
     {"BlockColumns",

@@ -67,9 +67,11 @@ struct http_exchange {
     char extra[HTTP_EXTRA_BYTES]; /* more header lines, each ended by CRLF */
     const char *headers;          /* constant ones, in place of "Cache-Control: no-store"; NULL: that */
     bool deferred;                /* the handler will call http_answer() later */
-    bool held;     /* another thread uses the exchange: it stays as it is until http_let_go() */
-    bool failed;   /* set while it was held: the answer is a problem */
-    bool more;     /* what is in `reply` is a part of the answer; proceed is called when it is sent */
+    bool held;   /* another thread uses the exchange: it stays as it is until http_let_go() */
+    bool failed; /* set while it was held: the answer is a problem */
+    bool more;   /* what is in `reply` is a part of the answer; proceed is called when it is sent */
+    struct log_subject
+        subject;   /* which sequences, or lease, it has made or used, as far as its path does not say so */
     bool cut;      /* of a streamed workload: the end of the daemon has cancelled it, as its last line says */
     void *pending; /* the handler's, while deferred or between two parts */
     uint64_t memory; /* of memory.bytes, taken for the answer until it is sent */

@@ -3,6 +3,7 @@
 #include "server/http_reply.h"
 
 #include "config/log.h"
+#include "config/numbers.h"
 #include "server/keys.h"
 
 #include <assert.h>
@@ -42,7 +43,23 @@ struct log_about http_log_about(const struct http_exchange *x, uint64_t took_ns)
                               .code = x->problem ? status_code(x->problem) : NULL,
                               .timed = true,
                               .ms = (double)took_ns * 1e-6,
-                              .bytes = x->sent_bytes};
+                              .bytes = x->sent_bytes,
+                              .subject = x->subject};
+}
+
+const char *http_log_subject(const struct http_exchange *x, char text[HTTP_SUBJECT_BYTES])
+{
+    const struct log_subject *s = &x->subject;
+    uint32_t others = s->count - 1;
+    if (s->first == 0)
+        text[0] = '\0';
+    else if (s->count == 1)
+        snprintf(text, HTTP_SUBJECT_BYTES, ", %s %llu", s->is_lease ? "lease" : "sequence",
+                 (unsigned long long)s->first);
+    else
+        snprintf(text, HTTP_SUBJECT_BYTES, ", sequence %llu and %u other%s", (unsigned long long)s->first,
+                 others, plural(others));
+    return text;
 }
 
 const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES])

@@ -32,6 +32,10 @@ void http_problem_with(struct http_exchange *x, int status, const char *detail, 
 enum { HTTP_WHOSE_BYTES = 256 };
 const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES]);
 
+/* http_log_subject(x, text): the end of a sentence: ", sequence 90 and 2 others"; "" where there is none. */
+enum { HTTP_SUBJECT_BYTES = 64 };
+const char *http_log_subject(const struct http_exchange *x, char text[HTTP_SUBJECT_BYTES]);
+
 /* http_log_about(x, took_ns): what a line of the log says of an exchange, so long after it began; it points into it. */
 struct log_about http_log_about(const struct http_exchange *x, uint64_t took_ns);
 

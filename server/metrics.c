@@ -317,6 +317,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(gauge, "attnd_sequences_restored", LOOP->restored, "Sequences that the start has restored from state.dir.")              \
     ONE(gauge, "attnd_sequences_not_restored", LOOP->not_restored, "Of the snapshot, those that it could not, or 1 if nobody knows how many; the log has each.") \
     ONE(gauge, "attnd_previous_end_unclean", LOOP->follows_unclean, "1: the daemon before this one has not saved all that it had into state.dir.") \
+    ONE(gauge, "attnd_blocks_promised", STATS->promised, "Of free and cached blocks, those kept for sequences with max_tokens and for workloads that run.") \
     ONE(gauge, "attnd_leases", STATS->leases, "Leases of blocks.")                                                               \
     ONE(gauge, "attnd_tokens_logical", TABLES->tokens_logical, "Tokens of all sequences.")                                       \
     ONE(gauge, "attnd_tokens_physical", TABLES->tokens_physical, "Token slots that hold them.")                                  \

@@ -832,9 +832,10 @@ static void log_answered(const struct http_exchange *x, const struct config *con
         return;
     struct log_about about = http_log_about(x, took_ns);
     about.code = x->cut ? "cut" : NULL;
-    log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d%s after %.3f ms", x->head.method_name,
+    char subject[HTTP_SUBJECT_BYTES];
+    log_request(level, LOG_ANSWERED, &about, "%s %.*s from %s: %d%s after %.3f ms%s", x->head.method_name,
                 (int)x->head.path.n, x->head.path.bytes, http_log_whose(x, whose), x->http_status,
-                x->cut ? ", cut by the end of the daemon," : "", about.ms);
+                x->cut ? ", cut by the end of the daemon," : "", about.ms, http_log_subject(x, subject));
 }
 
 static void count_answer(struct http_exchange *x, struct daemon_state *daemon, uint64_t took_ns)
@@ -1024,11 +1025,30 @@ static void write_unwritten(struct json_writer *w, const void *cookie)
     json_close(w, '}');
 }
 
+/* What a request has made, else what it names in its body. */
+static struct log_subject subject_of(const struct request *request)
+{
+    const struct request_shown *made = made_by(request);
+    const struct request_queued *q = &request->queued;
+    struct log_subject s = {.is_lease = request->of_leases || request->kind == REQUEST_LEASE};
+    if (request->kind == REQUEST_BATCH && request->batch.count) {
+        const struct request_op *op = &request->batch.ops[0];
+        bool chosen = op->id == 0 && op->kind == REQUEST_CREATE && op->create.shown.count;
+        s = (struct log_subject){chosen ? op->create.shown.views[0].id : op->id, request->batch.count, false};
+    } else if (made && made->count) {
+        s = (struct log_subject){made->views[0].id, made->count, s.is_lease};
+    } else if (q->on && q->on_count) {
+        s = (struct log_subject){q->on[0].id, q->on_count, request->kind == REQUEST_PAGED};
+    }
+    return s;
+}
+
 /* Write the answer of a request: a problem when it failed, else what its route promises. */
 static void write_answer(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
 {
     const struct answer *answer = answer_of(request);
+    x->subject = subject_of(request);
     x->http_status = answer->http_status;
     if (request->status == ATTND_MOVED)
         http_problem_moved(x, request->detail, request->moved_to);

@@ -344,6 +344,22 @@ expect 'mistakes of clients are no warnings' '["info"]' "$(requests_logged 'map(
 expect 'with the route' '["/v1/sequences/{id}","/v1/sequences/{id}","/v1/info","/v1/sequences/{id}","/v1/workloads"]' "$(requests_logged 'map(.route)')"
 expect 'the bytes of the answer' "$(jq -c '.[1:]' <<<"$sizes")" "$(requests_logged '.[1:] | map(.bytes)')"
 expect 'and the time, a number' true "$(requests_logged 'all(.ms | type == "number" and . >= 0)')"
+# Bug: no line said which sequence was made, appended to, attended or leased.
+start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=all
+row='[[1,0,0,0,0,0,0,0]]'
+ask() { curl -s -o /dev/null --json "$2" "$URL/v1/$1"; }
+ask sequences '{"id":90}'
+ask sequences/90/fork '{"ids":[91,92]}'
+ask append "{\"sequences\":[91,90],\"k\":[$row,$row],\"v\":[$row,$row]}"
+ask attend "{\"sequences\":[90],\"q\":[$row]}"
+ask batch '{"ops":[{"op":"truncate","id":92,"length":0}]}'
+ask leases '{"id":70,"blocks":1}'
+ask append "{\"sequences\":[91,90],\"k\":[$row],\"v\":[$row]}"
+stop_daemon
+expect 'which sequences, or lease, a request has made or used' \
+    '[201,90,null,null] [201,91,2,null] [200,91,2,null] [200,90,null,null] [200,92,null,null] [201,null,null,70] [422,null,null,null]' \
+    "$(requests_logged '.[] | [.status, .sequence, .sequences, .lease]' | paste -sd' ')"
+expect 'in the sentence, too' ', sequence 91 and 1 other|, lease 70' "$(requests_logged '.[1, 5].msg | sub(".* ms"; "")' | jq -r . | paste -sd'|')"
 for slow_ms in 0 86400000; do
     start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=slow --set log.slow_ms=$slow_ms
     curl -s -o /dev/null "$URL/v1/info"

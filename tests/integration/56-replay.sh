@@ -203,6 +203,23 @@ replay "$A" --key-file "$WORK/key"
 expect 'as other commands have it' '0 ok' "$? $(tail -n 1 "$WORK/said")"
 stop_others
 
+# Bug: what a key had been refused of another's was a difference, since all is sent with one key.
+"$CTL" --json key new two infer >"$WORK/made2"
+(umask 077; jq -s '{keys: map(.entry)}' "$WORK/made" "$WORK/made2" >"$WORK/keys")
+J=$WORK/several
+mkdir "$J"
+start_daemon --config config/tiny.jsonc --backend cpu --set limits.sequences=400 --set "journal.path=$J" --set "keys.file=$WORK/keys"
+as() { curl -s -o /dev/null -H "Authorization: Bearer $(jq -r .key "$WORK/$1")" "${@:2}"; }
+as made --json '{"id":1}' "$URL/v1/sequences"
+as made2 "$URL/v1/sequences/1"
+as made2 -X DELETE "$URL/v1/sequences/1"
+as made "$URL/v1/sequences/1"
+stop_daemon
+target A
+replay "$A" --all
+expect 'a journal of several keys is sent with one, which is a reason' '0 ok 1' "$? $(tail -n 1 "$WORK/said") $(grep -c '  requests of several keys go with one here' "$WORK/said")"
+stop_others
+
 # ---- two journals beside each other
 diff_() { "$CTL" diff "$@" >"$WORK/said" 2>&1; }
 record 1 60 1 --set pool.blocks=1000
