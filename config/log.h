@@ -44,11 +44,12 @@ struct log_number {
 };
 #define LOG_NUMBERS(...) ((const struct log_number[]){__VA_ARGS__, {NULL, 0}})
 
-/* Sequences, or a lease, that a request has made or used. */
+/* Sequences, or leases, that a request has made or used. */
+enum { LOG_IDS_MAX = 16 };
 struct log_subject {
-    uint64_t first; /* an id; 0: there is none */
-    uint32_t count;
-    bool is_lease;
+    uint64_t ids[LOG_IDS_MAX];
+    uint32_t count; /* of all; the first ones are in `ids` */
+    bool are_leases;
 };
 
 /* What a line of a request or a key is about. In logfmt and JSON these are members of their own; a text has them in its sentence, but for the id.

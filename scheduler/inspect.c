@@ -263,6 +263,7 @@ int inspect_stats(struct engine_state *state, struct request *request)
                                    .leases = state->leases,
                                    .leased_blocks = state->leased_blocks,
                                    .promised = reservation_promised(state),
+                                   .workload_wait_s = workload_run_longest_wait_s(state->workloads),
                                    .gb_per_s =
                                        steps.busy_s > 0 ? (double)steps.bytes_read / steps.busy_s * 1e-9 : 0};
     stats->done = work_tally_read(&state->done);

@@ -427,8 +427,9 @@ struct engine_stats {
     double gb_per_s;
     uint32_t states[SEQUENCE_STATES]; /* sequences in each */
     uint32_t leases, leased_blocks;
-    uint64_t promised;     /* blocks, of those free or cached: of max_tokens, and of workloads that run */
-    struct tenant_use own; /* of the key that asks */
+    double workload_wait_s; /* that one has admitted nobody; the longest */
+    uint64_t promised;      /* blocks, of those free or cached: of max_tokens, and of workloads that run */
+    struct tenant_use own;  /* of the key that asks */
     struct doorbell_counts doorbell;
 };
 

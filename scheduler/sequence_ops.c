@@ -510,8 +510,10 @@ void sequence_ops_reap(struct engine_state *state)
             s->used_s = now;
         if (s->options.idle_timeout_s == 0 || now - s->used_s < s->options.idle_timeout_s)
             continue;
-        log_line(LOG_INFO, "%s %llu was not used for %.0f s and is removed", s->lease ? "lease" : "sequence",
-                 (unsigned long long)s->id, now - s->used_s);
+        log_event(LOG_INFO, "idle_removed",
+                  LOG_NUMBERS({s->lease ? "lease" : "sequence", (double)s->id}, {"idle_s", now - s->used_s}),
+                  "%s %llu was not used for %.0f s and is removed", s->lease ? "lease" : "sequence",
+                  (unsigned long long)s->id, now - s->used_s);
         sequences_note_reaped(state->sequences, row, now);
         remove_row(state, row, HISTORY_IDLE);
     }

@@ -1693,6 +1693,17 @@ bool workload_run_waits(const struct workload_run *d, uint32_t i, struct wait_vi
     return true;
 }
 
+double workload_run_longest_wait_s(const struct workload_run *d)
+{
+    double longest = 0;
+    for (int i = 0; i < WORKLOADS_MAX; i++) {
+        const struct workload *w = d->workloads[i];
+        if (w && w->waiting_count && w->wait_s > 0)
+            longest = fmax(longest, d->o.state->now_s - w->wait_s);
+    }
+    return longest;
+}
+
 int workload_run_list(struct engine_state *state, struct request *request)
 {
     struct workload_run *d = state->workloads;

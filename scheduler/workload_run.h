@@ -70,6 +70,9 @@ struct wait_view;
 bool workload_run_key(const struct workload_run *run, uint64_t id, uint64_t *key); /* to whom one belongs */
 bool workload_run_waits(const struct workload_run *run, uint32_t i, struct wait_view *view, uint64_t *key);
 
+/* workload_run_longest_wait_s: for how long that workload has admitted nobody that has waited longest; 0: none waits. */
+double workload_run_longest_wait_s(const struct workload_run *run);
+
 /* workload_run_fail: the backend has failed and no step is in flight: cancel every workload. */
 void workload_run_fail(struct workload_run *run);
 

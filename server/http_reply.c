@@ -50,15 +50,16 @@ struct log_about http_log_about(const struct http_exchange *x, uint64_t took_ns)
 const char *http_log_subject(const struct http_exchange *x, char text[HTTP_SUBJECT_BYTES])
 {
     const struct log_subject *s = &x->subject;
-    uint32_t others = s->count - 1;
-    if (s->first == 0)
-        text[0] = '\0';
-    else if (s->count == 1)
-        snprintf(text, HTTP_SUBJECT_BYTES, ", %s %llu", s->is_lease ? "lease" : "sequence",
-                 (unsigned long long)s->first);
-    else
-        snprintf(text, HTTP_SUBJECT_BYTES, ", sequence %llu and %u other%s", (unsigned long long)s->first,
-                 others, plural(others));
+    uint32_t shown = s->count < LOG_IDS_MAX ? s->count : LOG_IDS_MAX;
+    text[0] = '\0';
+    if (!shown || (shown == 1 && x->id == s->ids[0])) /* the path has it */
+        return text;
+    size_t n = (size_t)snprintf(text, HTTP_SUBJECT_BYTES, ", %s%s", s->are_leases ? "lease" : "sequence",
+                                plural(s->count));
+    for (uint32_t i = 0; i < shown; i++)
+        n += (size_t)snprintf(text + n, HTTP_SUBJECT_BYTES - n, " %llu", (unsigned long long)s->ids[i]);
+    if (s->count > shown)
+        snprintf(text + n, HTTP_SUBJECT_BYTES - n, " and %u more", s->count - shown);
     return text;
 }
 

@@ -32,8 +32,8 @@ void http_problem_with(struct http_exchange *x, int status, const char *detail, 
 enum { HTTP_WHOSE_BYTES = 256 };
 const char *http_log_whose(const struct http_exchange *x, char text[HTTP_WHOSE_BYTES]);
 
-/* http_log_subject(x, text): the end of a sentence: ", sequence 90 and 2 others"; "" where there is none. */
-enum { HTTP_SUBJECT_BYTES = 64 };
+/* http_log_subject(x, text): the end of a sentence: ", sequences 7 91 92"; "" where the path has all. */
+enum { HTTP_SUBJECT_BYTES = 64 + 21 * LOG_IDS_MAX };
 const char *http_log_subject(const struct http_exchange *x, char text[HTTP_SUBJECT_BYTES]);
 
 /* http_log_about(x, took_ns): what a line of the log says of an exchange, so long after it began; it points into it. */

@@ -327,6 +327,7 @@ static void write_vllm_preemptions(struct json_writer *w, const char *name, cons
     ONE(counter, "attnd_alloc_failures_total", STATS->refusals, "Requests refused since there were not enough blocks.")          \
     ONE(counter, "attnd_prefix_blocks_asked_total", TABLES->blocks_asked, "Full blocks of prompts looked up.")                   \
     ONE(counter, "attnd_prefix_blocks_hit_total", TABLES->blocks_hit, "Of these, found.")                                        \
+    ONE(gauge, "attnd_workload_wait_seconds", STATS->workload_wait_s, "For how long a workload whose sequences wait has admitted none; of several the longest. 0: none waits.") \
     ONE(counter, "attnd_preemptions_total", STATS->preemptions, "Sequences of workloads preempted.")                             \
     ONE(counter, "attnd_tokens_appended_total", STATS->done.tokens, "Tokens appended, by clients and workloads; each once, at layer 0.") \
     ONE(counter, "attnd_query_rows_total", STATS->done.query_rows, "Rows of queries attended; a token has one for each layer.")  \

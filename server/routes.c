@@ -1025,21 +1025,37 @@ static void write_unwritten(struct json_writer *w, const void *cookie)
     json_close(w, '}');
 }
 
-/* What a request has made, else what it names in its body. */
-static struct log_subject subject_of(const struct request *request)
+static void add_subject(struct log_subject *s, uint64_t id)
+{
+    uint32_t n = s->count < LOG_IDS_MAX ? s->count : LOG_IDS_MAX;
+    for (uint32_t i = 0; i < n; i++) {
+        if (s->ids[i] == id)
+            return;
+    }
+    if (id && n < LOG_IDS_MAX)
+        s->ids[n] = id;
+    s->count += id != 0;
+}
+
+/* What the path, then the body names, and what has been made. */
+static struct log_subject subject_of(const struct http_exchange *x, const struct request *request)
 {
     const struct request_shown *made = made_by(request);
     const struct request_queued *q = &request->queued;
-    struct log_subject s = {.is_lease = request->of_leases || request->kind == REQUEST_LEASE};
-    if (request->kind == REQUEST_BATCH && request->batch.count) {
-        const struct request_op *op = &request->batch.ops[0];
+    const struct request_batch *batch = request->kind == REQUEST_BATCH ? &request->batch : NULL;
+    struct log_subject s = {.are_leases = request->of_leases || request->kind == REQUEST_LEASE ||
+                                          request->kind == REQUEST_PAGED};
+    if (x->route_path && (strncmp(x->route_path, "/v1/sequences", 13) == 0 || s.are_leases))
+        add_subject(&s, x->id);
+    for (uint32_t i = 0; batch && batch->ops && i < batch->count; i++) {
+        const struct request_op *op = &batch->ops[i];
         bool chosen = op->id == 0 && op->kind == REQUEST_CREATE && op->create.shown.count;
-        s = (struct log_subject){chosen ? op->create.shown.views[0].id : op->id, request->batch.count, false};
-    } else if (made && made->count) {
-        s = (struct log_subject){made->views[0].id, made->count, s.is_lease};
-    } else if (q->on && q->on_count) {
-        s = (struct log_subject){q->on[0].id, q->on_count, request->kind == REQUEST_PAGED};
+        add_subject(&s, chosen ? op->create.shown.views[0].id : op->id);
     }
+    for (uint32_t i = 0; !batch && q->on && i < q->on_count; i++)
+        add_subject(&s, q->on[i].id);
+    for (uint32_t i = 0; made && i < made->count; i++)
+        add_subject(&s, made->views[i].id);
     return s;
 }
 
@@ -1048,7 +1064,7 @@ static void write_answer(struct http_exchange *x, const struct request *request,
                          const struct render_context *c)
 {
     const struct answer *answer = answer_of(request);
-    x->subject = subject_of(request);
+    x->subject = subject_of(x, request);
     x->http_status = answer->http_status;
     if (request->status == ATTND_MOVED)
         http_problem_moved(x, request->detail, request->moved_to);

@@ -352,14 +352,15 @@ ask sequences '{"id":90}'
 ask sequences/90/fork '{"ids":[91,92]}'
 ask append "{\"sequences\":[91,90],\"k\":[$row,$row],\"v\":[$row,$row]}"
 ask attend "{\"sequences\":[90],\"q\":[$row]}"
-ask batch '{"ops":[{"op":"truncate","id":92,"length":0}]}'
+ask batch '{"ops":[{"op":"truncate","id":92,"length":0},{"op":"truncate","id":90,"length":1}]}'
 ask leases '{"id":70,"blocks":1}'
 ask append "{\"sequences\":[91,90],\"k\":[$row],\"v\":[$row]}"
+ask sequences/92/truncate '{"length":0}'
 stop_daemon
 expect 'which sequences, or lease, a request has made or used' \
-    '[201,90,null,null] [201,91,2,null] [200,91,2,null] [200,90,null,null] [200,92,null,null] [201,null,null,70] [422,null,null,null]' \
-    "$(requests_logged '.[] | [.status, .sequence, .sequences, .lease]' | paste -sd' ')"
-expect 'in the sentence, too' ', sequence 91 and 1 other|, lease 70' "$(requests_logged '.[1, 5].msg | sub(".* ms"; "")' | jq -r . | paste -sd'|')"
+    '[201,[90],null] [201,[90,91,92],null] [200,[91,90],null] [200,[90],null] [200,[92,90],null] [201,null,[70]] [422,null,null] [200,[92],null]' \
+    "$(requests_logged '.[] | [.status, .sequences, .leases]' | paste -sd' ')"
+expect 'in the sentence, too' ', sequences 90 91 92|, lease 70|' "$(requests_logged '.[1, 5, 7].msg | sub(".* ms"; "")' | jq -r . | paste -sd'|')"
 for slow_ms in 0 86400000; do
     start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=slow --set log.slow_ms=$slow_ms
     curl -s -o /dev/null "$URL/v1/info"

@@ -13,6 +13,8 @@ append() { # ID ROWS
 # Blocks of 4 tokens, 16 of them.
 start_daemon --config config/tiny.jsonc --set pool.blocks=16
 expect 'ten blocks are kept' 201 "$(curl -s -o /dev/null -w '%{http_code}' --json '{"id":1,"max_tokens":40,"priority":-3}' "$URL/v1/sequences")"
+expect 'and shown as such (bug: nowhere)' '10 10 1' "$(curl -s "$URL/stats" | jq .pool.promised) $(curl -s "$URL/metrics" | sed -n 's/^attnd_blocks_promised //p') $(
+    "$(dirname "$ATTND")/attnctl" --url "$URL" stats | grep -c '^  blocks .*; 10 promised$')"
 expect 'they show' '40 -3' "$(curl -s "$URL/v1/sequences/1" | jq -r '"\(.max_tokens) \(.priority)"')"
 expect 'none of them is held yet' 16 "$(curl -s "$URL/stats" | jq .pool.free)"
 expect 'eight more cannot be promised' \
@@ -146,6 +148,7 @@ expect 'two calls keep each other company' '2 2' "$(cat "$WORK"/step.* | jq .row
 expect 'neither the late call nor the abandoned one was run' 0 "$(curl -s "$URL/v1/sequences/1" | jq .length)"
 is_removed() { [ "$(curl -s "$URL/v1/sequences/$1" | jq .status)" != null ]; }
 eventually is_removed 5
+expect 'the log says so, as an event' 1 "$(grep -c 'sequence 5 was not used for [0-9]* s and is removed' "$WORK/log")"
 expect 'an unused sequence is removed' '410 gone' "$(curl -s "$URL/v1/sequences/5" | problem)"
 expect 'which says why' 'sequence 5 was not used for N s (its idle_timeout_s) and was removed N s ago' \
     "$(curl -s "$URL/v1/sequences/5" | jq -r .detail | sed 's/ [0-9]* s / N s /g')"

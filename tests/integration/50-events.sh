@@ -191,9 +191,11 @@ curl -s "$URL/v1/waiting" | jq -c '[.items[] | select(.reason == "sequence")][0]
 expect 'a call behind another one says so' 'true [30] sequence 30 behind another call on sequence 30' \
     "$(jq -r '"\(.request | test("^call-[1-4]$")) \(.sequences) \(.behind.kind) \(.behind.id) \(.detail)"' "$WORK/wait")"
 wait "${calls[@]}"
+waited() { curl -s "$URL/metrics" | sed -n 's/^attnd_workload_wait_seconds //p'; }
+expect 'a metric has how long the longest has' true "$(waited | jq '. > 0')"
 curl -s -o /dev/null -X DELETE "$URL/v1/workloads/1"
 curl -s -o /dev/null -X DELETE "$URL/v1/workloads/2"
-expect 'then nothing waits' 0 "$(curl -s "$URL/v1/waiting" | jq .count)"
+expect 'then nothing waits' '0 0' "$(curl -s "$URL/v1/waiting" | jq .count) $(waited)"
 stop_daemon
 expect 'the daemon ends cleanly' 0 $?
 finish
