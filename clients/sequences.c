@@ -33,6 +33,8 @@ static void print_one(const cJSON *s, int owner_width)
         printf(" (%.0f shared)", answer_number(s, "shared_blocks"));
     if (owner_of(s))
         printf("  owner %-*s", owner_width, terminal_escape(owner_of(s), name, sizeof name));
+    if (answer_number(s, "max_tokens") > 0)
+        printf("  max_tokens %.0f", answer_number(s, "max_tokens"));
     if (answer_number(s, "cached_tokens") > 0)
         printf("  %.0f token%s found in the cache", answer_number(s, "cached_tokens"),
                answer_plural(answer_number(s, "cached_tokens")));

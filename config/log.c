@@ -274,18 +274,18 @@ static void add_member(struct text *t, const char *name, const char *value, size
     add(t, all.format == LOG_JSON ? "\"," : "\" ");
 }
 
-/* "sequences":[7,91], in logfmt sequences=7,91; and how many there are, where that is more. */
+/* "sequence_ids":[7,91], in logfmt sequence_ids=7,91; and how many there are, where that is more. */
 static void add_subject(struct text *t, const struct log_subject *s)
 {
     uint32_t n = s->count < LOG_IDS_MAX ? s->count : LOG_IDS_MAX;
     if (!n)
         return;
-    add(t, all.format == LOG_JSON ? "\"%s\":[" : "%s=", s->are_leases ? "leases" : "sequences");
+    add(t, all.format == LOG_JSON ? "\"%s\":[" : "%s=", s->are_leases ? "lease_ids" : "sequence_ids");
     for (uint32_t i = 0; i < n; i++)
         add(t, "%s%llu", i ? "," : "", (unsigned long long)s->ids[i]);
     add(t, all.format == LOG_JSON ? "]," : " ");
     if (s->count > n)
-        add_number(t, s->are_leases ? "lease_count" : "sequence_count", 0, s->count);
+        add_number(t, "id_count", 0, s->count);
 }
 
 /* What a line is about, each member with what divides it from the next one. */

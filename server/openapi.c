@@ -340,8 +340,6 @@ static bool may_answer(const struct route *route, int http_status)
         return named || !open || strstr(route->path, "{name}");
     case 410: /* likewise, and of what was, */
         return named || (asks && (route->kind == REQUEST_POOL || route->kind == REQUEST_TABLES));
-    case 421:
-        return named;
     case 412: /* of a content, */
         return is_conditional(route);
     case 409:

@@ -1049,9 +1049,15 @@ static struct log_subject subject_of(const struct http_exchange *x, const struct
         add_subject(&s, x->id);
     for (uint32_t i = 0; batch && batch->ops && i < batch->count; i++) {
         const struct request_op *op = &batch->ops[i];
-        bool chosen = op->id == 0 && op->kind == REQUEST_CREATE && op->create.shown.count;
-        add_subject(&s, chosen ? op->create.shown.views[0].id : op->id);
+        const struct request_shown *shown = op->kind == REQUEST_CREATE ? &op->create.shown
+                                            : op->kind == REQUEST_FORK ? &op->fork.shown
+                                                                       : NULL;
+        add_subject(&s, op->id);
+        for (uint32_t k = 0; shown && k < shown->count; k++)
+            add_subject(&s, shown->views[k].id);
     }
+    if (request->kind == REQUEST_CREATE || request->kind == REQUEST_LEASE)
+        add_subject(&s, request->id); /* that was asked for */
     for (uint32_t i = 0; !batch && q->on && i < q->on_count; i++)
         add_subject(&s, q->on[i].id);
     for (uint32_t i = 0; made && i < made->count; i++)

@@ -356,10 +356,12 @@ ask batch '{"ops":[{"op":"truncate","id":92,"length":0},{"op":"truncate","id":90
 ask leases '{"id":70,"blocks":1}'
 ask append "{\"sequences\":[91,90],\"k\":[$row],\"v\":[$row]}"
 ask sequences/92/truncate '{"length":0}'
+ask batch '{"ops":[{"op":"fork","id":90,"ids":[94,95]}]}'
+ask sequences '{"id":90}'
 stop_daemon
 expect 'which sequences, or lease, a request has made or used' \
-    '[201,[90],null] [201,[90,91,92],null] [200,[91,90],null] [200,[90],null] [200,[92,90],null] [201,null,[70]] [422,null,null] [200,[92],null]' \
-    "$(requests_logged '.[] | [.status, .sequences, .leases]' | paste -sd' ')"
+    '[201,[90],null] [201,[90,91,92],null] [200,[91,90],null] [200,[90],null] [200,[92,90],null] [201,null,[70]] [422,null,null] [200,[92],null] [200,[90,94,95],null] [409,[90],null]' \
+    "$(requests_logged '.[] | [.status, .sequence_ids, .lease_ids]' | paste -sd' ')"
 expect 'in the sentence, too' ', sequences 90 91 92|, lease 70|' "$(requests_logged '.[1, 5, 7].msg | sub(".* ms"; "")' | jq -r . | paste -sd'|')"
 for slow_ms in 0 86400000; do
     start_daemon --config config/tiny.jsonc --set log.format=json --set log.requests=slow --set log.slow_ms=$slow_ms

@@ -106,7 +106,7 @@ START_TEST(what_a_line_is_about_are_members)
     ck_assert_ptr_nonnull(strstr(
         logged(),
         " request=x method=\"GET\" path=\"/a\\\"b?\" route=\"/a/{id}\" key=\"alice\" status=429 "
-        "code=\"quota_exceeded\" ms=0.062 bytes=5000000000 sequences=90,7 msg=\"refused\"\n"));
+        "code=\"quota_exceeded\" ms=0.062 bytes=5000000000 sequence_ids=90,7 msg=\"refused\"\n"));
     log_init(LOG_INFO, LOG_JSON);
     log_request(LOG_INFO, 7, &about, "refused");
     cJSON *tree = cJSON_Parse(logged());
