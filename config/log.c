@@ -327,6 +327,8 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
     static const char priorities[] = "3467"; /* syslog's, by level */
     const char *name = log_level_names[level];
     t->n = 0;
+    if (all.to_journal) /* journald takes it off the line */
+        add(t, "<%c>", priorities[level]);
     if (all.format == LOG_JSON) {
         add(t, "{\"time\":\"");
         add_time(t);
@@ -355,9 +357,7 @@ static void make_line(struct text *t, enum log_level level, const struct log_abo
         add_message(t, message, true, 1);
         add(t, "\"");
     } else {
-        if (all.to_journal)
-            add(t, "<%c>", priorities[level]);
-        else {
+        if (!all.to_journal) {
             add(t, "attnd: ");
             add_time(t);
             add(t, " %s ", name);

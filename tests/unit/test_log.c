@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int kept, ends[2]; /* stderr as it was, and a pipe in its place */
@@ -104,9 +105,8 @@ START_TEST(what_a_line_is_about_are_members)
     log_init(LOG_INFO, LOG_LOGFMT);
     log_request(LOG_INFO, 7, &about, "refused");
     ck_assert_ptr_nonnull(strstr(
-        logged(),
-        " request=x method=\"GET\" path=\"/a\\\"b?\" route=\"/a/{id}\" key=\"alice\" status=429 "
-        "code=\"quota_exceeded\" ms=0.062 bytes=5000000000 sequence_ids=90,7 msg=\"refused\"\n"));
+        logged(), " request=x method=\"GET\" path=\"/a\\\"b?\" route=\"/a/{id}\" key=\"alice\" status=429 "
+                  "code=\"quota_exceeded\" ms=0.062 bytes=5000000000 sequence_ids=90,7 msg=\"refused\"\n"));
     log_init(LOG_INFO, LOG_JSON);
     log_request(LOG_INFO, 7, &about, "refused");
     cJSON *tree = cJSON_Parse(logged());
@@ -120,6 +120,28 @@ START_TEST(what_a_line_is_about_are_members)
     log_init(LOG_INFO, LOG_TEXT);
     log_request(LOG_INFO, 7, &about, "refused");
     ck_assert_ptr_nonnull(strstr(logged(), " info refused (request x)\n"));
+}
+END_TEST
+
+/* Bug: on journald JSON had no priority, so `journalctl -p warning` showed nothing of it. */
+START_TEST(journald_has_the_priority_in_each_format)
+{
+    char stream[64];
+    struct stat is;
+    ck_assert_int_eq(fstat(STDERR_FILENO, &is), 0);
+    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)is.st_dev,
+             (unsigned long long)is.st_ino);
+    setenv("JOURNAL_STREAM", stream, 1);
+    log_init(LOG_INFO, LOG_TEXT);
+    log_line(LOG_WARNING, "that");
+    ck_assert_str_eq(logged(), "<4>that\n");
+    log_init(LOG_INFO, LOG_LOGFMT);
+    log_line(LOG_ERROR, "that");
+    ck_assert_msg(strncmp(logged(), "<3>time=", 8) == 0, "logfmt");
+    log_init(LOG_INFO, LOG_JSON);
+    log_line(LOG_INFO, "that");
+    ck_assert_msg(strncmp(logged(), "<6>{\"time\":", 11) == 0, "JSON");
+    unsetenv("JOURNAL_STREAM");
 }
 END_TEST
 
@@ -290,6 +312,7 @@ TCase *log_case(void)
     tcase_add_test(tc, json_is_json_whatever_is_said);
     tcase_add_test(tc, logfmt_has_names_and_values);
     tcase_add_test(tc, what_a_line_is_about_are_members);
+    tcase_add_test(tc, journald_has_the_priority_in_each_format);
     tcase_add_test(tc, events_have_a_name);
     tcase_add_test(tc, answers_have_a_budget_of_their_own);
     tcase_add_test(tc, a_long_text_keeps_its_request);
