@@ -13,7 +13,7 @@ metrics() {
 
 <!-- Made by scripts/make_documents.sh (`make documents`) of the table in server/metrics.c: change that. -->
 
-`GET /metrics` answers in Prometheus' text format, version 0.0.4. With keys it wants the scope `read`; the management listener
+`GET /metrics` answers in Prometheus' text format, version 0.0.4. With keys it wants the scope `read` (with `admin` the samples of all keys are there, else those of its own, which is too little for the alerts); the management listener
 (`management.listen`) answers without one. An answer is one question to the engine, and costs it some microseconds.
 
     scrape_configs:
