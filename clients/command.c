@@ -309,6 +309,25 @@ enum exit_code command_get(const struct command *c, const char *path, cJSON **tr
     return send_one(c, &(struct http_request){.method = "GET", .path = path}, c->json, tree);
 }
 
+enum exit_code command_get_all(const struct command *c, const char *list, cJSON **all)
+{
+    char path[COMMAND_PATH_BYTES];
+    double next = 0;
+    enum exit_code code;
+    *all = cJSON_CreateArray();
+    do {
+        cJSON *page, *item;
+        snprintf(path, sizeof path, "%s?limit=100&cursor=%.0f", list, next);
+        code = command_get(c, path, &page);
+        cJSON *items = cJSON_GetObjectItemCaseSensitive(page, "items");
+        while (!c->json && (item = cJSON_DetachItemFromArray(items, 0)))
+            cJSON_AddItemToArray(*all, item);
+        next = answer_number(page, "next");
+        cJSON_Delete(page);
+    } while (next > 0);
+    return code;
+}
+
 enum exit_code command_ask(const struct command *c, const char *method, const char *path, const char *body,
                            cJSON **tree)
 {

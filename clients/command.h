@@ -111,6 +111,10 @@ enum exit_code command_fetch(const struct command *c, const char *method, const 
                              cJSON **tree);
 enum exit_code command_get(const struct command *c, const char *path, cJSON **tree);
 
+/* command_get_all: the items of all pages of a list, as far as they came; with --json the pages are printed, and there are none. Free
+ * `*all` with cJSON_Delete(). */
+enum exit_code command_get_all(const struct command *c, const char *list, cJSON **all);
+
 /* command_try: likewise without a word, for screens and for what a daemon may not have: status 0 or of the answer. */
 struct http_reply command_try(const struct command *c, const char *path, cJSON **tree);
 

@@ -34,21 +34,9 @@ static void show_lease(const cJSON *lease)
 
 static int list(const struct command *c)
 {
-    char path[COMMAND_PATH_BYTES];
-    double next = 0;
-    cJSON *all = cJSON_CreateArray();
+    cJSON *all;
     const cJSON *lease;
-    int code;
-    do {
-        cJSON *page, *item;
-        snprintf(path, sizeof path, "/v1/leases?limit=100&cursor=%.0f", next);
-        code = command_get(c, path, &page);
-        cJSON *items = cJSON_GetObjectItemCaseSensitive(page, "items");
-        while (!c->json && (item = cJSON_DetachItemFromArray(items, 0)))
-            cJSON_AddItemToArray(all, item);
-        next = answer_number(page, "next");
-        cJSON_Delete(page);
-    } while (next > 0);
+    enum exit_code code = command_get_all(c, "/v1/leases", &all);
     int count = cJSON_GetArraySize(all);
     if (code == EXIT_OK && !c->json) {
         command_put_node(c);

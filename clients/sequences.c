@@ -84,20 +84,8 @@ static void print_by_id(cJSON *all)
 
 static int list_sequences(const struct command *c)
 {
-    char path[COMMAND_PATH_BYTES];
-    double next = 0;
-    int code = EXIT_OK;
-    cJSON *all = cJSON_CreateArray();
-    do {
-        cJSON *page, *item;
-        snprintf(path, sizeof path, "/v1/sequences?limit=100&cursor=%.0f", next);
-        code = command_get(c, path, &page);
-        cJSON *items = cJSON_GetObjectItemCaseSensitive(page, "items");
-        while (!c->json && (item = cJSON_DetachItemFromArray(items, 0)))
-            cJSON_AddItemToArray(all, item);
-        next = page ? answer_number(page, "next") : 0;
-        cJSON_Delete(page);
-    } while (next > 0);
+    cJSON *all;
+    enum exit_code code = command_get_all(c, "/v1/sequences", &all);
     int count = cJSON_GetArraySize(all);
     if (code == EXIT_OK && !c->json) {
         command_put_node(c);

@@ -66,6 +66,13 @@ static void render_roof(struct http_exchange *x, const struct request *request,
     json_raw(w, "\n");
 }
 
+/* Who asks, for the log. */
+static struct log_about asker(const struct http_exchange *x)
+{
+    return (struct log_about){
+        .id = x->head.id, .client = x->client, .key = x->key && x->known ? x->key->name : NULL};
+}
+
 /* {"lame_duck_s"?, "deadline_s"?} */
 static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
 {
@@ -82,8 +89,7 @@ static void post_drain(struct http_exchange *x, struct daemon_state *daemon)
     if (rc != 0)
         return;
     char whose[HTTP_WHOSE_BYTES];
-    const struct log_about about = {
-        .id = x->head.id, .client = x->client, .key = x->key && x->known ? x->key->name : NULL};
+    const struct log_about about = asker(x);
     log_event_of(LOG_INFO, "drain_asked", &about, NULL, "%s asks for the end", http_log_whose(x, whose));
     uint32_t left_s = daemon->drain((uint32_t)lame_duck_s, (uint32_t)deadline_s, daemon->cookie);
     x->http_status = 202;
@@ -106,8 +112,7 @@ static void delete_drain(struct http_exchange *x, struct daemon_state *daemon)
                                      : "nothing is draining");
         return;
     }
-    const struct log_about about = {
-        .id = x->head.id, .client = x->client, .key = x->key && x->known ? x->key->name : NULL};
+    const struct log_about about = asker(x);
     log_event_of(LOG_INFO, "drain_taken_back", &about, NULL, "%s takes the end back",
                  http_log_whose(x, whose));
     json_open(&x->reply, NULL, '{');
